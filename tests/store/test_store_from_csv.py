@@ -253,7 +253,7 @@ def test_ids_may_count_from_1(files, importer):
         ({**given, "splits": {"a": [0]}}, r"split 'a', entry 0 .*: node 0, but ids count from 1"),
         ({**given, "splits": {"a": [6]}}, "node 6, but there are 5 nodes, numbered from 1"),
         ({**given, "num_nodes": 4}, "5.* but there are 4.*, numbered from 1"),
-        ({"first_id": -1}, "first_id=-1 .*: give"),
+        *(({"first_id": each}, f"first_id={each!r} .*: give") for each in (-1, 1.0, "1", 2**64)),
     ):
         with refused(files.folder, match):
             make(**more)
@@ -261,10 +261,13 @@ def test_ids_may_count_from_1(files, importer):
         ("train.txt", "1\n0\n", "train.txt, line 2: node 0, but ids count from 1: .* leave out fi"),
         ("labels.csv", "1,0\n0,1\n", "labels.csv, line 2: node 0, but ids count from 1"),
         ("edges.csv", "1,2\n2,0\n", "2.* 0.* 1.*correct it"),
+        ("edges.csv", f"1,2\n{-(2**63)},1\n", "edges.csv.* -9223372036854775808"),
     ):
+        whole = (files.folder / name).read_bytes()
         files.put(name, content)
         with refused(files.folder, match):
             make(**given)
+        files.put(name, whole)
 
 
 def test_labels(files):

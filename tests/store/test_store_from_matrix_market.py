@@ -2,6 +2,8 @@
 
 import gzip
 import itertools
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from gnndrive.store.importers import text as text_module
 from tests.store.conftest import edges_of, refused
 
 BANNER = "%%MatrixMarket matrix coordinate real general\n"
+SKEW = BANNER.replace("real general", "integer skew-symmetric")
 
 
 @pytest.fixture(params=[gnndrive.from_csv, gnndrive.from_edges])
@@ -90,6 +93,24 @@ def test_dialects_and_packed_files(tmp_path, load):
     assert kept.array("edges/weight").tolist() == [0.5, 0.5, 1e-3, -2, -2, 100, 100]
 
 
+def test_labels_and_splits_whose_ids_seem_to_count_as_the_matrix_does(tmp_path, load):
+    file, y = tmp_path / "graph.mtx", tmp_path / "y.csv"
+    file.write_text(BANNER + "3 3 1\n1 2 1\n")
+    for labels, splits, warns in (
+        ("1,5\n2,6\n", None, True),
+        (None, {"train": [2, 1], "mask": np.array([True, False, False])}, True),
+        ("1,5\n", {"train": [0]}, False),
+        ("5\n6\n7\n", ("random", 0.5, 0.5, 0, 0), False),
+    ):
+        y.write_text(labels or "")
+        given: Any = {"labels": y if labels else None, "splits": splits}
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            load(file, **given)
+            load(file, first_id=1, **given) if warns else None
+        assert " ".join(str(each.message) for each in said).count("no label and no") == warns
+
+
 @pytest.mark.parametrize("kind", ["pattern symmetric", "real general"])
 def test_a_matrix_without_entries(tmp_path, load, kind):
     (tmp_path / "graph.mtx").write_text(f"%%MatrixMarket matrix coordinate {kind}\n3 3 0")
@@ -118,11 +139,21 @@ def test_wrong_files_are_named(tmp_path, load):
         (BANNER.replace("real", "pattern") + "2 2 1\n1 2 1\n", "line 3: .* not 2 whole numbers"),
         (BANNER + "2 2 2\n1 1 1\n", "graph.mtx has 1 rows, but its line 2 says 2"),
         (BANNER + "2 2 1\n1 1 1\n2 2 1\n", "graph.mtx has 2 rows, but its line 2 says 1"),
-        (BANNER + f"{2**60} {2**60} 1\n1 1 1\n", "index pointers"),
+        (BANNER + f"{2**60} {2**60} 1\n1 1 1\n", "index pointers .* nodes alone (?!.*map_ids)"),
+        (BANNER + "2 2 2\n1 1 1\n1 2 NA\n", "line 4: nan is no finite value, or none is there"),
+        (BANNER + "2 2 2\n1,1,1\n1,2,\n", "line 4: nan is no finite value"),
+        (BANNER + "2 2 1\n1 2 1e400\n", "line 3: inf is no finite value"),
+        (SKEW + f"2 2 2\n2 1 1\n2 1 {-2**63}\n", "line 4: -9.*e.18 has no negative in 64 bits"),
+        (SKEW + "2 2 1\n2 2 1\n", "line 3: 2 is row and column, and a skew-symmetric"),
     ):  # fmt: skip
         file.write_text(content)
         with refused(tmp_path, match):
             load(file)
+    file.unlink()
+    os.mkfifo(file)
+    with refused(tmp_path, "graph.mtx is no plain file: save the matrix"):
+        load(file)
+    file.unlink()
     file.write_text(BANNER + "2 2 1\n1 2 1\n")
     np.save(tmp_path / "x.npy", np.zeros((3, 1)))
     with refused(tmp_path, "features say 3, rows of the matrix say 2"):
@@ -135,6 +166,7 @@ def test_a_matrix_is_a_whole_graph_of_numbered_nodes(tmp_path):
     for edges, given, match in (
         (files, {}, "is all edges of a graph: give one"),
         (files[0], {"map_ids": True}, "map_ids=True .* leave it out"),
+        (files[0], {"header": False}, "header= .* is for CSV, .* leave it out"),
         (files[0], {"columns": ["value"]}, "no column 'value'; there are 'source', .*'weight'"),
         (files[0], {"num_nodes": 3}, "num_nodes say 3, rows of the matrix say 2"),
     ):

@@ -30,6 +30,7 @@ from gnndrive.store.importers.text import (
 _KINDS = {
     "pattern": None, "integer": "int64", "unsigned-integer": "int64", "real": "float64",
 }  # fmt: skip
+_LEAST = np.iinfo(np.int64).min
 _SYMMETRIES = {"general": 0, "symmetric": 1, "hermitian": 1, "skew-symmetric": -1}
 
 
@@ -72,18 +73,24 @@ class MatrixMarket:
         ):
             with np.errstate(invalid="ignore"):  # of nan
                 ends = rows[:, :2].astype(np.int64)
-            wrong = (ends < 1) | (ends > self.num_nodes) | (ends != rows[:, :2])
-            if wrong.any():
-                row, column = np.argwhere(wrong)[0]
-                raise StoreError(
-                    f"{self.path}, {place_of_row(self.path, done + int(row), False, self.line)}: "
-                    f"{rows[row, column]:.17g} is no row or column, which are 1 to "
-                    f"{self.num_nodes} by line {self.line}; correct it"
-                )
+            values, skew = rows[:, 2:], self.reverse < 0
+            for shown, wrong, problem in (
+                (rows, (ends < 1) | (ends > self.num_nodes) | (ends != rows[:, :2]),
+                 f"is no row or column, which are 1 to {self.num_nodes} by line {self.line}"),
+                (ends, skew & (ends[:, :1] == ends[:, 1:]),
+                 "is row and column, and a skew-symmetric matrix has no entry on its diagonal"),
+                (values, ~np.isfinite(values), "is no finite value, or none is there"),
+                (values, skew & (values == _LEAST), "has no negative in 64 bits"),
+            ):  # fmt: skip
+                if wrong.any():
+                    row, column = np.argwhere(wrong)[0]
+                    place = place_of_row(self.path, done + int(row), False, self.line)
+                    raise StoreError(
+                        f"{self.path}, {place}: {shown[row, column]:.17g} {problem}; correct it"
+                    )
             done += len(rows)
             if done <= self.entries:
                 ends += first_id - 1
-                values = rows[:, 2:]
                 yield self._both(ends, values) if self.reverse else [*ends.T, *values.T]
         if done != self.entries:
             raise wrong_count(self.path, done, self.entries, f"its line {self.line}")
@@ -110,7 +117,9 @@ def is_matrix(path: Path) -> bool:
 
 def open_matrix(path: Path) -> MatrixMarket:
     """Read the first lines of a MatrixMarket file. StoreError: they are damaged, or say that the
-    matrix is dense, complex or not square."""
+    matrix is dense, complex or not square; or it is a pipe, which cannot be read twice."""
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is no plain file: save the matrix in a file, and give that")
     lines = read_lines(path)
     _, first = next(lines, (1, ""))
     banner = first.lower().split()

@@ -13,8 +13,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import available_memory, parse_size
+from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, to_storage
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.csc import to_undirected, write_csc
@@ -113,10 +116,12 @@ def from_csv(
         _warn_of_no_edges(edges)
     num_nodes = _infer_nodes(ends.max(initial=-1), y) if given is None else given
     if 8 * num_nodes > available_memory():
-        raise _too_many_nodes(num_nodes, "the memory that is free", "")
+        raise _too_many_nodes(num_nodes, "the memory that is free", "", matrix is not None)
     if given is None and not first_id and len(ends):
         _warn_of_ids_from_1(ends.min(), y)
     chosen = resolve(splits, y, num_nodes, None, first_id)
+    if matrix is not None and not first_id:
+        _warn_of_matrix_from_1(y, chosen if isinstance(splits, Mapping) else {})
     src, dst = ends[:, 0], ends[:, 1]
     if undirected:
         src, dst = to_undirected(src, dst, num_nodes)
@@ -197,7 +202,7 @@ def from_edges(
         raise ConfigError("columns= are of one direction: leave out columns= or undirected=")
     _check_first_id(first_id, map_ids)
     budget, store = parse_size(memory, "memory"), checked_target(path, if_exists)
-    matrix = _only_matrix(files, map_ids)
+    matrix = _only_matrix(files, map_ids, header)
     with ExitStack() as stack:
         if matrix is None:
             read, name = files, None
@@ -219,12 +224,15 @@ def from_edges(
             given = y.num_nodes
         nodes = _infer_nodes(found.last, y) if given is None else given
         if 8 * nodes > budget:
-            raise _too_many_nodes(nodes, "memory=", "raise memory= (--memory)", map_ids)
+            fixed = map_ids or matrix is not None
+            raise _too_many_nodes(nodes, "memory=", "raise memory= (--memory)", fixed)
         if given is None and not first_id:
             _warn_of_ids_from_1(found.least, y)
         found.refuse_above(nodes)
         place_rows(nodes)
         chosen = resolve(splits, y, nodes, numbers, first_id)
+        if matrix is not None and not first_id:
+            _warn_of_matrix_from_1(y, chosen if isinstance(splits, Mapping) else {})
         count = found.count_undirected() if undirected else found.count
         names = ", ".join(map(str, files))
         made_by = f"gnndrive.from_edges({names}){_notes(given, matrix, columns)}"
@@ -293,7 +301,7 @@ def checked_target(path: File, if_exists: IfExists) -> Path:
     return target
 
 
-def _only_matrix(files: Sequence[Path], map_ids: bool) -> MatrixMarket | None:
+def _only_matrix(files: Sequence[Path], map_ids: bool, header: bool | None) -> MatrixMarket | None:
     """Open the file if it is in MatrixMarket."""
     if not any(map(is_matrix, files)):
         return None
@@ -306,6 +314,11 @@ def _only_matrix(files: Sequence[Path], map_ids: bool) -> MatrixMarket | None:
         raise ConfigError(
             "map_ids=True (--map-ids) is for ids of any kind, and those of a matrix are its rows: "
             "leave it out"
+        )
+    if header is not None:
+        raise ConfigError(
+            "header= (--header, --no-header) is for CSV, and the first lines of a matrix say what "
+            "they are: leave it out"
         )
     return open_matrix(files[0])
 
@@ -332,8 +345,8 @@ def _count_nodes(
 
 
 def _check_first_id(first_id: int, map_ids: bool = False) -> None:
-    if first_id < 0:
-        raise ConfigError(f"first_id={first_id} (--first-id): give the least node id, 0 or 1")
+    if not isinstance(first_id, int | np.integer) or not 0 <= first_id < 2**63:
+        raise ConfigError(f"first_id={first_id!r} (--first-id): give the least node id, 0 or 1")
     if first_id and map_ids:
         raise ConfigError(
             "map_ids=True (--map-ids) numbers ids of any kind: leave out first_id= (--first-id)"
@@ -355,11 +368,27 @@ def _warn_of_ids_from_1(least: int, y: Labels | None) -> None:
         )
 
 
-def _too_many_nodes(nodes: int, memory: str, remedy: str, map_ids: bool = False) -> ConfigError:
-    """The error for a number of nodes whose index pointers do not fit into memory."""
+def _warn_of_matrix_from_1(y: Labels | None, splits: Mapping[str, ArrayLike]) -> None:
+    """Warn if the least id of the labels and splits of a matrix is 1."""
+    least = [] if y is None or y.in_order else [y.nodes[:1]]
+    for name, ids in splits.items():
+        rows = as_rows(ids, f"split {name!r}")
+        if "int" in dtype_of(rows):
+            least.append(to_storage(rows, "int64", name))
+    if min((int(ids.min()) for ids in least if len(ids)), default=0) == 1:
+        warnings.warn(
+            "no label and no split has the id 0: if their ids count from 1, as those in the matrix "
+            "do, give first_id=1 (--first-id 1)",
+            stacklevel=3,
+        )
+
+
+def _too_many_nodes(nodes: int, memory: str, remedy: str, fixed: bool) -> ConfigError:
+    """The error for a number of nodes whose index pointers do not fit into memory; `fixed`: it
+    cannot be less with mapped ids."""
     pointers = f"the index pointers of {nodes} nodes alone are more than {memory}"
-    if map_ids:
-        return ConfigError(f"{pointers}: {remedy}")
+    if fixed:
+        return ConfigError(f"{pointers}: {remedy or 'free some, or take a smaller graph'}")
     few = "if few of the ids are used give map_ids=True to gnndrive.from_edges (--map-ids)"
     remedies = f"{remedy}, or {few}" if remedy else few
     return ConfigError(f"ids go up to {nodes - 1}: {pointers}: {remedies}")

@@ -121,15 +121,15 @@ def _read_nodes(
 ) -> Int64Array:
     parts, done = [np.empty((0, columns), np.int32)], 0
     for rows in read_numbers(path, columns, "int64", "node id", header, progress):
+        most = int(rows.max(initial=first_id)) if limit is None else first_id + limit - 1
+        if len(rows) and (rows.min() < first_id or rows.max() > most):
+            row, column = np.argwhere((rows < first_id) | (rows > most))[0]
+            place = f"{path}, {place_of_row(path, done + int(row), header)}"
+            id = int(rows[row, column])
+            raise no_node(place, id, limit, first_id, COUNTS if header else "")
         if first_id:
             rows -= first_id
-        most = int(rows.max(initial=-1)) if limit is None else limit - 1
-        if len(rows) and (rows.min() < 0 or rows.max() > most):
-            row, column = np.argwhere((rows < 0) | (rows > most))[0]
-            place = f"{path}, {place_of_row(path, done + int(row), header)}"
-            id = int(rows[row, column]) + first_id
-            raise no_node(place, id, limit, first_id, COUNTS if header else "")
-        parts.append(rows.astype(index_dtype(most + 1)))  # int32 is half the memory
+        parts.append(rows.astype(index_dtype(most + 1 - first_id)))  # int32 is half the memory
         done += len(rows)
     return np.concatenate(parts).astype(np.int64)
 
