@@ -7,9 +7,10 @@ import pytest
 import scipy.sparse
 import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
+from torch_geometric.data.storage import EdgeStorage
 from torch_geometric.utils import to_undirected as pyg_to_undirected
 
-from gnndrive.common.errors import StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.importers import (
     csc_from_edges,
     ends,
@@ -85,6 +86,7 @@ def test_a_file_that_torch_saved_becomes_the_same_store(tmp_path, monkeypatch):
                 wanted.array(name).astype(made.array(name).dtype),
             )  # fmt: skip
     assert mapped == [True, False, *[True] * 5]
+    assert EdgeStorage not in torch.serialization.get_safe_globals()
     torch.save(data, file)
     made = from_dataset(file, tmp_path / "both", undirected=True)
     assert made.num_edges == pyg_to_undirected(data.edge_index).shape[1]
@@ -115,6 +117,9 @@ def test_a_file_of_something_else_is_refused(tmp_path):
         ([make_data()] * 2, r"d\.pt holds 2 graphs, .*torch\.save\(dataset\[0\], file\)"),
         ((several[0].to_dict(), several[1], Data), "holds 2 graphs"),
         ({"w": torch.ones(2)}, "holds a dict, not a torch_geometric Data"),
+        ((make_data(), {"train": torch.arange(3)}), "holds a tuple, not a torch_geometric Data"),
+        ((make_hetero(), {"a": {"x": torch.arange(3)}}), "holds 2 graphs"),
+        ((make_data(), torch.arange(3)), "holds a tuple"),
         (("a", "b", torch.dtype), "holds a "),
         (({"_global_store": 1}, None, HeteroData), "its state is damaged"),
         (edge, r"d\.pt, edge 9 \(from 0\): node 50, but there are 50 nodes"),
@@ -125,6 +130,10 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     ):
         file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
         with refused(tmp_path, match, StoreError):
+            from_dataset(file, tmp_path / "s")
+    for nodes, match in ((4 * 10**9, "more than memory=: give 36000000000 bytes"), (-5, "is -5")):
+        torch.save(Data(num_nodes=nodes, edge_index=edge.edge_index), file)
+        with refused(tmp_path, match, ConfigError):
             from_dataset(file, tmp_path / "s")
     torch.save(make_data(), file)
     whole = file.read_bytes()

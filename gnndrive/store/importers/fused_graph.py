@@ -10,7 +10,6 @@ types lie together, with the type of each. They are taken apart in chunks, and s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -57,7 +56,6 @@ _CLASSES: list[Any] = [
         ("torch", "ScriptObject"),
     )
 ]
-_loading = threading.Lock()  # because the classes that torch allows are those of the process
 
 
 def _load(path: Path) -> dict[str, dict[str, torch.Tensor]]:
@@ -65,8 +63,7 @@ def _load(path: Path) -> dict[str, dict[str, torch.Tensor]]:
     if not hasattr(torch.serialization, "safe_globals"):
         raise ConfigError("a preprocessed GraphBolt dataset needs torch 2.5 or newer")
     try:
-        with _loading, torch.serialization.safe_globals(_CLASSES):
-            found = load(path)
+        found = load(path, classes=_CLASSES)
     except BadTensorFile as error:
         raise StoreError(
             f"{path} cannot be read as GraphBolt's graph ({error}), and a pickle that holds more "

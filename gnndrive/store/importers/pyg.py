@@ -46,7 +46,7 @@ Key: TypeAlias = "NodeKey | EdgeKey"
 def _counts(given: Mapping[str, Any]) -> Counts:
     """Numbers of nodes and edges of `from_data`'s data; of edges only without `undirected`."""
     nodes, edges = _types(_with_edges(given["data"]))
-    num_nodes = {key: _num_nodes(key, each) for key, each in nodes.items()}
+    num_nodes = {key: num_nodes_of(each) for key, each in nodes.items()}
     if given["undirected"]:
         return num_nodes, None
     return num_nodes, {key: each.edge_index.shape[1] for key, each in edges.items()}
@@ -159,7 +159,7 @@ def write_data(
     edge_index = {
         key: each.edge_index.detach().cpu().resolve_neg().numpy() for key, each in edges.items()
     }
-    num_nodes: Any = {key: _num_nodes(key, each) for key, each in nodes.items()}
+    num_nodes: Any = {key: num_nodes_of(each) for key, each in nodes.items()}
     num_edges: Any = {key: each.shape[1] for key, each in edge_index.items()}
     if not hetero:
         num_nodes, num_edges = num_nodes[None], num_edges[None]
@@ -352,11 +352,15 @@ def _length(value: Any) -> int:
     return int(value.size(0) if callable(value.size) else value.shape[0])
 
 
-def _num_nodes(key: NodeKey, store: Any) -> int:
-    if not isinstance(store.num_nodes, int | np.integer | torch.Tensor):
-        whose = "data" if key is None else f"data[{key!r}]"
+def num_nodes_of(store: Any) -> int:
+    """The number of nodes of a storage of nodes; ConfigError: it says none, or a wrong one."""
+    key, found = getattr(store, "_key", None), store.num_nodes  # a Data is its own storage
+    whose = "data" if key is None else f"data[{key!r}]"
+    if not isinstance(found, int | np.integer | torch.Tensor):
         raise ConfigError(f"{whose} does not say how many nodes it has: set {whose}.num_nodes")
-    return int(store.num_nodes)
+    if int(found) < 0:
+        raise ConfigError(f"{whose}.num_nodes is {int(found)}: give 0 or more")
+    return int(found)
 
 
 def _by_type(splits: Any, hetero: bool) -> dict[tuple[NodeKey, str], ArrayLike]:

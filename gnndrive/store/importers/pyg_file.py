@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnndrive.common.errors import StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import EdgeKey
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.ends import ArrayEnds
-from gnndrive.store.importers.pyg import write_data
+from gnndrive.store.importers.pyg import num_nodes_of, write_data
 from gnndrive.store.importers.tensor_file import REPEATS, BadTensorFile, load, repeats
 from gnndrive.store.reader import Store
 from gnndrive.store.writer import StoreWriter
@@ -66,7 +66,8 @@ def from_pt(
         The open store.
 
     Raises:
-        ConfigError: as `from_data`, or DuckDB is needed and is not installed.
+        ConfigError: as `from_data`; `memory` does not hold 8 bytes a node; or DuckDB is needed and
+            is not installed.
         StoreError: `file` is missing, damaged or compressed, holds another class, several graphs or
             a tensor that repeats its elements, as expand() makes it; an edge names a node that does
             not exist, or the disk is full.
@@ -77,8 +78,16 @@ def from_pt(
         where = os.fspath(file) if type is None else f"{file} ({', '.join(type)})"
         ArrayEnds(ends, where).write(writer, type, budget, progress)
 
+    graph = _graph(source, _load(source))
+    for store in graph.node_stores:
+        nodes = num_nodes_of(store)
+        if 8 * nodes > budget:
+            raise ConfigError(
+                f"{file}: the index pointers of {nodes} nodes alone are more than memory=: give "
+                f"{9 * nodes} bytes or more (--memory), or correct num_nodes"
+            )
     return write_data(
-        _graph(source, _load(source)), path, undirected=undirected, dtype=dtype, sort=sort,
+        graph, path, undirected=undirected, dtype=dtype, sort=sort,
         made_by=made_by or f"gnndrive.from_pt({os.fspath(file)})",
         overwrite=if_exists == "replace", progress=progress,
     )  # fmt: skip
@@ -90,16 +99,14 @@ def _load(file: Path) -> Any:
 
     # PyG itself allows Data and HeteroData, but not these plain classes, of which both consist.
     storages = [storage.BaseStorage, storage.EdgeStorage, storage.GlobalStorage]
-    torch.serialization.add_safe_globals(
-        [*storages, storage.NodeStorage, data.DataEdgeAttr, data.DataTensorAttr]
-    )
+    classes = [*storages, storage.NodeStorage, data.DataEdgeAttr, data.DataTensorAttr]
     try:
         with file.open("rb") as stream:
             mapped = stream.read(len(_ZIP)) == _ZIP  # torch cannot map its form before 1.6
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror or error}") from None
     try:
-        return load(file, mapped)
+        return load(file, mapped, classes)
     except BadTensorFile as error:
         if error.named is None:
             raise _damaged(file, error) from None
@@ -122,7 +129,8 @@ def _graph(file: Path, found: Any) -> Data | HeteroData:
 
     kind: Any = type(found)
     graphs = len(found) if kind is list else 1
-    if kind is tuple and len(found) in (2, 3):  # see PyG's InMemoryDataset.save
+    if kind is tuple and len(found) in (2, 3) and _are_slices(found[1], found[0]):
+        # see PyG's InMemoryDataset.save
         found, slices, kind = (*found, type(found[0]))[:3]
         if kind is dict:
             kind = HeteroData if "_global_store" in found else Data
@@ -151,6 +159,18 @@ def _graph(file: Path, found: Any) -> Data | HeteroData:
             if isinstance(value, torch.Tensor) and repeats(value):
                 raise StoreError(f"{file}: {name!r} is a tensor {list(value.shape)} with {REPEATS}")
     return graph
+
+
+def _are_slices(found: Any, data: Any) -> bool:
+    """Whether `found` may be an InMemoryDataset's slices of `data`: they have its names."""
+    from torch_geometric.data.data import BaseData
+
+    if found is None or not isinstance(data, Mapping | BaseData):
+        return found is None
+    names = data if isinstance(data, Mapping) else data.to_dict()
+    return isinstance(found, Mapping) and all(
+        name in names or name in names.get("_global_store", ()) for name in found
+    )
 
 
 def _count(slices: Any) -> int:

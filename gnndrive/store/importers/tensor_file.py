@@ -6,7 +6,10 @@ Three importers do: tensors of a GraphBolt dataset, its preprocessed graph, and 
 from __future__ import annotations
 
 import re
+import threading
 import zipfile
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,9 @@ _PARTS = {
 }
 
 
+_loading = threading.Lock()  # because the classes that torch allows are those of the process
+
+
 class BadTensorFile(ValueError):
     """A file cannot be read; the text says why, and holds nothing of the file but the name of a
     class.
@@ -36,18 +42,22 @@ class BadTensorFile(ValueError):
         self.named = named
 
 
-def load(path: Path, mapped: bool = True) -> Any:
-    """What a file holds; `mapped`: its tensors are memory-mapped.
+def load(path: Path, mapped: bool = True, classes: Sequence[Any] = ()) -> Any:
+    """What a file holds; `mapped`: its tensors are memory-mapped; `classes`: those that it may hold
+    beside what torch allows.
 
     Raises:
-        BadTensorFile: it is damaged, or holds more than tensors, plain values and the classes that
-            torch is told to allow.
+        BadTensorFile: it is damaged, or holds more than tensors, plain values and `classes`.
     """
+    # torch 2.4 can only add classes for good.
+    allow: Any = getattr(torch.serialization, "safe_globals", None)
+    allow = allow or torch.serialization.add_safe_globals
     try:
         # torch maps the bytes of a compressed tensor as if they were its numbers.
         if mapped and _is_compressed(path):
             raise BadTensorFile("its tensors are compressed, and torch.save does not compress them")
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        with _loading, allow(list(classes)) or nullcontext():
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except BadTensorFile:
         raise
     except Exception as error:  # because a damaged pickle can raise anything

@@ -132,7 +132,10 @@ def test_times_of_seeds_are_passed_on(hgt, of, request):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"input_nodes": ("papers", torch.arange(3))}, "there is no 'papers' .*; the types are pap"),
+        (
+            {"input_nodes": ("papers", torch.arange(3))},
+            "there is no 'papers' .*; the types are pap",
+        ),
         ({"input_nodes": "papers"}, "there is no 'papers' .*; the types are pap"),
         ({"input_nodes": None}, "give input_nodes as a node type"),
         ({"input_nodes": torch.arange(3)}, "give input_nodes as a node type"),
