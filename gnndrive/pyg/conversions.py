@@ -20,6 +20,7 @@ from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.adjacency import edge_index_of, with_edge_index
 from gnndrive.store.checks import Bounds
 
+_MEND = "correct the edge, or the number of nodes"
 # torch holds these dtypes and has no `index_select` for them; a row's bytes are the same as signed.
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
@@ -40,15 +41,30 @@ def with_edge_index_in_memory(data: Any) -> Any:
 
 def check_ends(data: Any) -> None:
     """Check that the edges of a Data or HeteroData join nodes that exist, because torch writes out
-    of bounds when it makes index pointers of others; ConfigError or StoreError: they
-    do not, or are no whole numbers [2, num_edges]."""
+    of bounds when it makes index pointers of others; StoreError: they do not. ConfigError: they are
+    no whole numbers [2, num_edges]."""
     for store in data.edge_stores if isinstance(data, BaseData) else ():
         if "edge_index" in store:
             where = "data" if store._key is None else f"data[{store._key!r}]"
             for ends, count in zip(edge_index_of(store), store.size(), strict=True):
                 if count is not None:
-                    bounds = Bounds(f"{where}.edge_index", "edge", count, "nodes")
+                    bounds = Bounds(f"{where}.edge_index", "edge", count, "nodes", _MEND)
                     bounds.feed(ends.cpu().numpy())
+
+
+def check_rows(data: Any, what: str, name: str | None) -> None:
+    """Check that an attribute of a Data or HeteroData is an array; ConfigError, which names the
+    argument `what`: it is not, or is missing. None is no attribute."""
+    if name is None or not isinstance(data, BaseData):
+        return
+    found = [store[name] for store in data.node_stores + data.edge_stores if name in store]
+    wrong = [each for each in found if not isinstance(each, Tensor | np.ndarray) or not each.ndim]
+    if wrong or not found:
+        kind = f"a {type(wrong[0]).__name__} without rows" if wrong else "no such attribute"
+        raise ConfigError(
+            f"{what}={name!r}: data has {kind}: give the name of an attribute with a row for each "
+            "node or edge"
+        )
 
 
 def is_edge_level(data: Any, name: str) -> bool:

@@ -40,6 +40,7 @@ from gnndrive.pyg.conversions import (
     as_topology,
     as_weights,
     check_ends,
+    check_rows,
     each_of,
     is_edge_level,
     permuted,
@@ -327,6 +328,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             return
         data = with_edge_index_in_memory(data)
         check_ends(data)
+        check_rows(data, "time_attr", time_attr)
+        check_rows(data, "weight_attr", weight_attr)
         # PyG refuses these two without a recent pyg-lib; they are added below.
         edge_time = time_attr if time_attr and is_edge_level(data, time_attr) else None
         node_time = None if edge_time else time_attr
@@ -479,11 +482,10 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     def _of_edges(self, data: Any, name: str) -> Tensor | dict[str, Tensor]:
         """An edge attribute in the order of the CSC arrays; a dict by relation if heterogeneous."""
         if self.data_type == DataType.homogeneous:
-            if name not in data or len(data[name]) != data.num_edges:
-                rows = f"{len(data[name])} rows" if name in data else "no such attribute"
+            if len(data[name]) != data.num_edges:
                 raise ConfigError(
-                    f"{name!r} as an attribute of edges: data has {rows} and {data.num_edges} "
-                    "edges: give the name of one with a row for each edge"
+                    f"{name!r} as an attribute of edges: data has {len(data[name])} rows and "
+                    f"{data.num_edges} edges: give the name of one with a row for each edge"
                 )
             return permuted(data[name], self.perm)
         if self.data_type == DataType.heterogeneous:

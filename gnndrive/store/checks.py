@@ -39,11 +39,14 @@ class Check:
 
 class Bounds(Check):
     """Checks that every value lies in [0, limit). For errors, `what` is what an entry is, such as
-    "edge", and `things` are what the values number, such as "nodes"."""
+    "edge", `things` are what the values number, such as "nodes", and `mend` is the remedy."""
 
-    def __init__(self, where: str, what: str, limit: int, things: str) -> None:
+    def __init__(
+        self, where: str, what: str, limit: int, things: str,
+        mend: str = "correct the source and import it again",
+    ) -> None:  # fmt: skip
         super().__init__(where)
-        self.what, self.limit, self.things = what, limit, things
+        self.what, self.limit, self.things, self.mend = what, limit, things, mend
 
     def feed(self, chunk: npt.NDArray[Any]) -> None:
         """See `Check.feed`."""
@@ -51,8 +54,7 @@ class Bounds(Check):
             bad = int(np.flatnonzero((chunk < 0) | (chunk >= self.limit))[0])
             raise StoreError(
                 f"{self.where}: {self.what} {self.position + bad} names {int(chunk[bad])}, but "
-                f"there are {self.limit} {self.things}, numbered from 0; correct the source and "
-                "import it again"
+                f"there are {self.limit} {self.things}, numbered from 0; {self.mend}"
             )
         super().feed(chunk)
 

@@ -30,7 +30,7 @@ def as_rows(array: ArrayLike, what: str) -> Rows:
     if isinstance(array, torch.Tensor):
         if array.is_meta:
             raise ConfigError(f"{what} is on the device 'meta' and has no values: load them first")
-        rows: Rows = array.detach()
+        rows: Rows = array.detach().resolve_conj().resolve_neg()  # which numpy() refuses
     else:
         try:
             rows = np.asarray(array)

@@ -1,10 +1,11 @@
 """A graph with as many edges as nodes: whether an attribute is the nodes' or the edges'."""
 
 import warnings
+from itertools import product
 
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from gnndrive import ConfigError, NeighborLoader, NeighborSampler
 from gnndrive.store import write_store
@@ -89,6 +90,13 @@ def test_times_are_those_that_pyg_takes(tmp_path, on_store):
 def test_weights_in_memory_have_a_row_for_each_edge():
     data = graph(w=torch.rand(N))
     data.edge_index = data.edge_index[:, :5]
-    for name, match in (("w", "data has 20 rows and 5 edges"), ("v", "no such attribute and 5")):
+    data.f, types = 1.5, HeteroData(a={"x": data.w})
+    types["a", "to", "a"].edge_index, types["a", "to", "a"].f = data.edge_index, 1.5
+    for name, match in (("w", "data has 20 rows and 5 edges"), ("v", "no such attribute")):
         with pytest.raises(ConfigError, match=match):
             NeighborLoader(data, [1], weight_attr=name)
+    for source, what, (name, held) in product(
+        (data, types), ("weight_attr", "time_attr"), (("v", "no such"), ("f", "a float without"))
+    ):
+        with pytest.raises(ConfigError, match=f"{what}='{name}': data has {held}"):
+            NeighborSampler(source, [1], **{what: name})

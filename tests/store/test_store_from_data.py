@@ -166,6 +166,13 @@ def test_masks_of_zeros_and_ones_are_splits(tmp_path):
     assert store.train_mask.dtype == torch.uint8
 
 
+def test_values_that_torch_negates_or_conjugates_when_they_are_read(tmp_path):
+    data, complex = make_data(), torch.randn(50, 2, dtype=torch.complex64)
+    data.z = complex.conj().imag
+    assert data.z.is_neg()
+    assert from_data(data, tmp_path / "s").z.tolist() == (-complex.imag).tolist()
+
+
 def test_refusals(tmp_path):
     meta, edge, imaginary = make_data(), make_data(), make_data()
     meta.x, edge.edge_index[0, 9] = torch.empty(50, 3, device="meta"), 50
