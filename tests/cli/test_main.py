@@ -104,6 +104,12 @@ def test_splits_are_given_or_left_out(gnndrive, sources, tmp_path):
     for wrong in ("0.6,0.4", "0.9,0.9,0.9"):
         words = import_words(sources, "--split", wrong)
         assert "split" in gnndrive("import", tmp_path / "d.gnn", *words).refusal
+    tables = ("--nodes", "n.csv:id", "--edges", "e.csv:s,t")
+    for words in (none, import_words(sources, *given), tables, [*tables, "--split", "fold"]):
+        refused = gnndrive("import", tmp_path / "e.gnn", *words, "--seed", "1").refusal
+        assert "--seed is for splits that are drawn" in refused
+    refused = gnndrive("import", tmp_path, tmp_path / "e.gnn", "--seed", "0").refusal
+    assert "--seed: the files of the dataset" in refused
 
 
 def test_tables_with_keys(gnndrive, tmp_path):

@@ -78,9 +78,15 @@ def import_(
             "names of splits, or COLUMN:TIME,TIME, when val and test begin."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random split.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the random split; default: 0.")
+    ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Dtype of the features in the store; default: float32.")
+        str | None,
+        typer.Option(
+            help="Dtype of the features in the store; default: float32, or the dtype in a "
+            "dataset's file."
+        ),
     ] = None,
     if_exists: IfExists = "error",
     memory: Annotated[
@@ -117,6 +123,7 @@ def import_(
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if len(paths) == 2:
         named = {*given, *(["edges"] if edges else []), *(["split"] if split else [])}
+        named |= set() if seed is None else {"seed"}
         if refused := sorted(named - _OPTIONS_OF_DATASETS):
             options = ", ".join(f"--{name.replace('_', '-')}" for name in refused)
             raise ConfigError(
@@ -131,12 +138,15 @@ def import_(
             "dataset's folder or .pt file, gnndrive import DATASET STORE"
         )
     if nodes or (_typed(edges[0]) and "," in edges[0].partition("=")[0]):
-        _make(from_tables, path=paths[0], **_of_tables(given, edges, split or [], seed))
+        found = _of_tables(given, edges, split or [], seed or 0)
+        _check_seed(seed, found["splits"])
+        _make(from_tables, path=paths[0], **found)
         return
     if time:
         raise ConfigError("--time names a column of tables: give --nodes FILE:COLUMN too")
     given = {"path": paths[0], "dtype": "float32", "features": None, "labels": None, **given}
-    given["splits"] = _parse_splits(split or ["0.6,0.2,0.2"], seed)
+    given["splits"] = _parse_splits(split or ["0.6,0.2,0.2"], seed or 0)
+    _check_seed(seed, given["splits"])
     given["columns"] = given.pop("edge_column", ())
     sorting = set(given) - _OPTIONS_OF_CSV - {"path", "splits", "columns"}
     if sorting or given["columns"] or len(edges) > 1 or not is_text(Path(edges[0])):
@@ -189,6 +199,11 @@ def _by_type(values: Sequence[str]) -> Any:
     if len(found) > 1 and "" in found:
         raise ConfigError(f"{found[''][0]} has no type, but other tables have: give TYPE=FILE")
     return found.get("", found or None)
+
+
+def _check_seed(seed: int | None, splits: object) -> None:
+    if seed is not None and not isinstance(splits, RandomSplit):
+        raise ConfigError("--seed is for splits that are drawn, --split 0.6,0.2,0.2: leave it out")
 
 
 def _parse_splits(values: Sequence[str], seed: int) -> SplitSpec:
