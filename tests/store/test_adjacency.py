@@ -94,6 +94,11 @@ def test_the_store_is_that_of_the_edges(tmp_path):
     plain.num_nodes = 5
     matrix = torch.sparse_coo_tensor(torch.stack([row, col]), value, (5, 5))
     data = Data(adj_t=matrix, y=torch.arange(40))
+    huge = HeteroData()
+    huge["a", "to", "b"].adj_t = torch.sparse_coo_tensor([[0], [1]], [1.0], (4 * 10**9, 5))
+    torch.save(huge, tmp_path / "data.pt")
+    with refused(tmp_path, "4000000000 nodes alone are more than memory="):
+        from_pt(tmp_path / "data.pt", tmp_path / "p")
     torch.save(data, tmp_path / "data.pt")
     wanted = from_data(plain, tmp_path / "w")
     for made in (

@@ -17,6 +17,7 @@ import torch
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import EdgeKey
+from gnndrive.store.adjacency import with_edge_index
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.ends import ArrayEnds
@@ -78,7 +79,7 @@ def from_pt(
         where = os.fspath(file) if type is None else f"{file} ({', '.join(type)})"
         ArrayEnds(ends, where).write(writer, type, budget, progress)
 
-    graph = _graph(source, _load(source))
+    graph = with_edge_index(_graph(source, _load(source)))  # which may say how many nodes
     for store in graph.node_stores:
         nodes = num_nodes_of(store)
         if 8 * nodes > budget:
