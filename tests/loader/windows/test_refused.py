@@ -155,7 +155,7 @@ def test_the_least_that_works_is_named(make: Make, name: str, megabatch: int | N
         make(megabatch=megabatch, **{name: "1KB"}).plan()
     found = LEAST.search(str(caught.value))
     assert found[1] == name
-    # Of what makes memory= enough only that is named which was tried, and nothing makes 1 KB enough.
+    # For memory= only what was tried is named, and nothing makes 1 KB enough.
     assert ("megabatch=" in str(caught.value)) is (megabatch == 5 and name != "memory")
     loader = make(megabatch=megabatch, **{name: found[2]})
     assert len(list(loader)) == len(loader)
