@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import Int64Array
 from gnndrive.common.threads import submit, thread_pool
 from gnndrive.store.temporary_folders import TemporaryFolder
 
@@ -98,10 +99,10 @@ class Database:
         for batch in self.batches(sql, tell):
             yield tuple(column.to_numpy(zero_copy_only=False) for column in batch.columns)
 
-    def array(self, sql: str, dtype: str = "int64") -> npt.NDArray[Any]:
-        """The only column of a query's result, [n]."""
+    def array(self, sql: str) -> Int64Array:
+        """The only column of a query's result, int64 [n]."""
         parts = [values for (values,) in self.arrays(sql)]
-        return np.concatenate([np.empty(0, dtype), *parts])
+        return np.concatenate([np.empty(0, np.int64), *parts])
 
     def _in_thread(
         self, work: Callable[[], Any], tell: Callable[[int], None] = lambda percent: None

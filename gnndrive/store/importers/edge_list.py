@@ -249,14 +249,9 @@ class EdgeList:
                     f"column {name!r} is {type}{where}: only columns of numbers are kept; leave it "
                     "out of columns= (--edge-column), or correct it"
                 )
-            found = self.database.row(
-                f"SELECT e FROM (SELECT {table.column(name, type)} AS value, row_number() OVER () "
-                f"- 1 AS e FROM {table.sql}) WHERE value IS NULL ORDER BY e LIMIT 1"
-            )
-            if found:
-                raise StoreError(
-                    f"{table.place(found[0])} has no value in column {name!r}: fill it in"
-                )
+            row = table.first_row(f"{table.column(name, type)} IS NULL")
+            if row is not None:
+                raise StoreError(f"{table.place(row)} has no value in column {name!r}: fill it in")
 
     def _count_and_check(self) -> tuple[int, int, int]:
         first = self._first

@@ -1,4 +1,4 @@
-"""Tables in files, as DuckDB reads them: Parquet, Arrow, or text in columns, one file or several.
+"""Tables in files, for DuckDB: Parquet, Arrow, or text in columns, one file or several.
 
 Columns of text files are text until something asks for their type, which then follows from all of
 their values, because the one that is not a number may come after any sample.
@@ -104,10 +104,10 @@ class TableFiles:
             self.sql = self._of_arrow() if kinds == {"Arrow"} else self._of_parquet()
         described = database.run(f"DESCRIBE SELECT * FROM {self.sql}").fetchall()
         self.columns = {str(row[0]): str(row[1]) for row in described}
-        for name in named:
-            if name not in self.columns:
+        for column in named:
+            if column not in self.columns:
                 there = ", ".join(map(repr, self.columns))
-                raise ConfigError(f"{self.name}: there is no column {name!r}; there are {there}")
+                raise ConfigError(f"{self.name}: there is no column {column!r}; there are {there}")
 
     def column(self, name: str, kind: str) -> str:
         """SQL for a column with values of the type `kind`; a blank field of text is NULL."""
@@ -118,7 +118,7 @@ class TableFiles:
             return f"TRY_CAST({column} AS TIMESTAMPTZ)::TIMESTAMP"
         return f"TRY_CAST({column} AS {kind})" if self.text else f"{column}::{kind}"
 
-    def all_are(self, tests: Iterable[tuple[str, str]]) -> list[bool]:
+    def _all_are(self, tests: Iterable[tuple[str, str]]) -> list[bool]:
         """Whether all values of a column of text pass a test, for pairs of a column and SQL."""
         asked = ", ".join(
             f"bool_and({test.format(identifier(name))}) FILTER (trim({identifier(name)}) <> '' AND "
@@ -136,7 +136,7 @@ class TableFiles:
         if not self.text:
             return
         asked = [(name, type) for name, each in types.items() for type in each]
-        holds = self.all_are((name, TYPES[type]) for name, type in asked)
+        holds = self._all_are((name, TYPES[type]) for name, type in asked)
         for name in types:
             self.columns[name] = "VARCHAR"
         for (name, type), all_are in reversed(list(zip(asked, holds, strict=True))):
@@ -177,18 +177,33 @@ class TableFiles:
         if not kind.startswith((*INEXACT, "FLOAT", "DOUBLE")) or kind.endswith("]"):
             return kind
         most = (1 << {"FLOAT": 24, "DOUBLE": 53}.get(kind, 63)) - 1  # neighbours are told apart
-        found = self._database.row(
-            f"SELECT row, value::VARCHAR FROM (SELECT row_number() OVER () - 1 AS row, {column} AS "
-            f"value FROM {self.sql}) WHERE value IS NOT NULL AND (TRY_CAST(value AS BIGINT) IS "
-            f"NULL OR value <> trunc(value) OR abs(value) > {most}) ORDER BY row LIMIT 1"
+        row = self.first_row(
+            f"{column} IS NOT NULL AND (TRY_CAST({column} AS BIGINT) IS NULL OR {column} <> "
+            f"trunc({column}) OR abs({column}) > {most})"
         )
-        if found:
+        if row is not None:
             raise StoreError(
-                f"{self.place(found[0])} has {found[1]} in column {name!r}, which is {kind}, in "
-                f"which ids are whole numbers up to {most}: correct it, or make the column text, "
-                "for an edge list with map_ids=True (--map-ids)"
+                f"{self.place(row)} has {self.value(name, row)} in column {name!r}, which is "
+                f"{kind}, in which ids are whole numbers up to {most}: correct it, or make the "
+                "column text, for an edge list with map_ids=True (--map-ids)"
             )
         return "BIGINT"
+
+    def first_row(self, condition: str) -> int | None:
+        """The first row, from 0, of which a condition in SQL holds; None: of none."""
+        (row,) = self._database.row(
+            f"SELECT min(place) FROM (SELECT row_number() OVER () - 1 AS place, ({condition}) AS "
+            f"holds FROM {self.sql}) WHERE holds"
+        )
+        return None if row is None else int(row)
+
+    def value(self, name: str, row: int) -> str | None:
+        """A value of a column as text; None if it is missing."""
+        (found,) = self._database.row(
+            f"SELECT found FROM (SELECT row_number() OVER () - 1 AS place, "
+            f"{self.column(name, 'VARCHAR')} AS found FROM {self.sql}) WHERE place = {row}"
+        )
+        return None if found is None else str(found)
 
     def first_without(self, name: str, test: str) -> tuple[int, str] | None:
         """The first value in a column that does not pass a test of texts, else the first one, with
@@ -208,7 +223,7 @@ class TableFiles:
             raise StoreError(comment)
 
     def blame(self, text: str) -> StoreError:
-        """The error for files that DuckDB cannot read, given what it says."""
+        """The error for files that cannot be read, given what DuckDB or pyarrow says."""
         if self.text and (found := self._late_comment() or self._bad_line()):
             return StoreError(found)
         where = _bad_row_group(self.files)
@@ -221,7 +236,7 @@ class TableFiles:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if not all(map(is_parquet, self.files)):
+        if any(_kind(file) != "Parquet" for file in self.files):
             return None
         try:
             schemas = [pq.read_schema(file) for file in self.files]
@@ -425,11 +440,6 @@ def is_table(given: str | os.PathLike[str]) -> bool:
     return (end in _KINDS and not packed) or end in _TEXT or whole.is_dir()
 
 
-def is_parquet(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name has the ending of a Parquet file."""
-    return _kind(Path(path)) == "Parquet"
-
-
 def _without_half(type: Any) -> Any:
     """The type, float16 replaced by float32, because DuckDB does not have it."""
     import pyarrow as pa
@@ -466,7 +476,7 @@ def _bad_row_group(files: Sequence[Path]) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for file in filter(is_parquet, files):
+    for file in (each for each in files if _kind(each) == "Parquet"):
         try:
             groups = pq.ParquetFile(file)
         except (OSError, pa.ArrowException):
@@ -500,7 +510,7 @@ def _first_rows(file: Path) -> tuple[int, list[list[str]], str, str, bool]:
             except csv.Error as error:
                 raise StoreError(f"{file}, line {number}: {error}; correct it") from None
             rows = [first]
-            with contextlib.suppress(csv.Error):  # DuckDB will say so
+            with contextlib.suppress(csv.Error):  # pyarrow will say so
                 rows += csv.reader(below, delimiter=delimiter, quotechar=quote)
             return number - 1, rows, delimiter, quote, not below
     return 0, [], ",", '"', True
@@ -539,7 +549,7 @@ def _has_names(
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text) of each line; "\\r" alone ends one, too, as DuckDB takes it."""
+    """Yield (number from 1, text) of each line; "\\r" alone ends one, too, as pyarrow takes it."""
     number = 0
     for _, text in read_lines(file):
         for line in text.removesuffix("\r").split("\r"):

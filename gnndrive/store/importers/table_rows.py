@@ -25,7 +25,7 @@ from gnndrive.store.importers.features import Features
 from gnndrive.store.importers.table_files import INEXACT, NUMBERS, TYPES, WHOLE, TableFiles
 
 _LIST = re.compile(r"(\w+(?:\(\d+,\d+\))?)(\[\d*\])")
-_TIMES = ("TIMESTAMP", "DATE")
+_TYPES_OF_TIME = ("TIMESTAMP", "DATE")
 FEATURES, TIMES = ("number", "list"), ("time", "number")
 ANY = ("number", "list", "time", "category")
 _WORDS = {
@@ -45,7 +45,7 @@ def kind_of(type: str) -> str | None:
         return "number"
     if found := _LIST.fullmatch(type):
         return "list" if kind_of(found[1]) == "number" else None
-    if type.startswith(_TIMES):
+    if type.startswith(_TYPES_OF_TIME):
         return "time"
     return "category" if type == "VARCHAR" or type.startswith("ENUM") else None
 
@@ -197,7 +197,8 @@ class TableRows(Features):
 
     def _check_times(self, name: str) -> None:
         """Check that nanoseconds since 1970 hold the times of a column in int64."""
-        found = self._first_where(name, f"NOT ({{0}} BETWEEN {_FIRST_TIME} AND {_LAST_TIME})")
+        column = self._table.column(name, self._table.columns[name])
+        found = self._table.first_row(f"NOT ({column} BETWEEN {_FIRST_TIME} AND {_LAST_TIME})")
         if found is not None and self._complete:
             raise StoreError(
                 f"{self._table.place(found)} has a time in column {name!r} before 1677 or after "
@@ -207,17 +208,8 @@ class TableRows(Features):
             self.unfit = "has a time before 1677 or after 2262, which int64 nanoseconds do not hold"
 
     def _check_fits_double(self, name: str) -> None:
-        if self._first_where(name, f"abs({{0}}::HUGEINT) > {1 << 53}") is not None:
+        if self._table.first_row(f"abs({identifier(name)}::HUGEINT) > {1 << 53}") is not None:
             self.unfit = "lacks values, and has numbers above 2**53, which float64 does not hold"
-
-    def _first_where(self, name: str, condition: str) -> int | None:
-        """The first row in which a column fulfils a condition in SQL."""
-        column = self._table.column(name, self._table.columns[name])
-        (row,) = self._database.row(
-            "SELECT min(place) FROM (SELECT row_number() OVER () - 1 AS place, "
-            f"({condition.format(column)}) AS holds FROM {self._table.sql}) WHERE holds"
-        )
-        return None if row is None else int(row)
 
     def _rows(
         self, values: Any, kind: str, width: int, name: str, numbers: Any

@@ -282,21 +282,13 @@ class _Graph:
     def refuse_edge(self, edges: _Source) -> None:
         """Raise the error for the first edge that has a key that no node has."""
         assert edges.table is not None
-        (row,) = self.database.row(
-            f"SELECT min(e) FROM ({self.numbered(edges)}) WHERE s IS NULL OR t IS NULL"
+        row, s = self.database.row(
+            f"SELECT e, s FROM ({self.numbered(edges)}) WHERE s IS NULL OR t IS NULL ORDER BY e "
+            "LIMIT 1"
         )
-        s, source, target = self.database.row(
-            f"SELECT s, source, target FROM ({self.numbered(edges)}) JOIN (SELECT "
-            f"{edges.table.column(edges.keys[0], 'VARCHAR')} AS source, "
-            f"{edges.table.column(edges.keys[1], 'VARCHAR')} AS target, "
-            f"row_number() OVER () - 1 AS e FROM {edges.table.sql}) USING (e) WHERE e = {row}"
-        )
-        key, id, end = (
-            (edges.keys[0], source, ends_of(edges.type)[0])
-            if s is None
-            else (edges.keys[1], target, ends_of(edges.type)[1])
-        )
-        nodes = self.nodes[end]
+        end = 0 if s is None else 1
+        key, nodes = edges.keys[end], self.nodes[ends_of(edges.type)[end]]
+        id = edges.table.value(key, row)
         whose = f"no row of {nodes.where} has that key"
         if nodes.ids is None:
             whose = f"{nodes.where} has the rows 0 to {nodes.count - 1}; give its key, FILE:COLUMN"

@@ -1,9 +1,9 @@
 """Read text for all importers, plain or packed: lines, whole numbers, other numbers.
 
 Blocks of whole lines are parsed at once, whole numbers by numpy and others by pyarrow. A block that
-these refuse is read line by line, which takes it or names the wrong line. DuckDB reads only the
-edge lists that it sorts (edge_list.py), because to it 0.5 is the whole number 1, it has no line for
-a value that is out of bounds, and it refuses files with both kinds of line ends.
+these refuse is read line by line, which takes it or names the wrong line. DuckDB reads only what it
+sorts or joins (table_files.py), because to it 0.5 is the whole number 1, and it has no line for a
+value that is out of bounds.
 """
 
 from __future__ import annotations
