@@ -192,13 +192,13 @@ class EdgeList:
     def _both_directions(self) -> str:
         """Make a table of all edges in both directions without repetitions; return its name."""
         self.database.run(
-            "CREATE TABLE IF NOT EXISTS both_ways AS SELECT DISTINCT s, t FROM (SELECT s, t FROM "
-            f"({self._numbered_edges}) UNION ALL SELECT t, s FROM ({self._numbered_edges}))"
+            "CREATE TABLE IF NOT EXISTS both_ways AS SELECT DISTINCT s, t FROM (SELECT "
+            f"unnest([s, t]) AS s, unnest([t, s]) AS t FROM ({self._numbered_edges}))"
         )
         return "both_ways"
 
     def _number_ids(self) -> None:
-        ends = f"SELECT s AS id FROM ({self._edges}) UNION ALL SELECT t FROM ({self._edges})"
+        ends = f"SELECT unnest([s, t]) AS id FROM ({self._edges})"
         self.database.run(
             "CREATE TABLE ids AS SELECT id, row_number() OVER (ORDER BY id) - 1 AS node "
             f"FROM (SELECT DISTINCT id FROM ({ends}) WHERE id IS NOT NULL)"

@@ -418,8 +418,8 @@ class _TableEnds(Ends):
             rows = f"SELECT t AS s, s AS t, e FROM ({rows})"
         if self._both:
             rows = (
-                f"SELECT s, t, 2 * e AS e FROM ({rows}) UNION ALL SELECT t, s, 2 * e + 1 FROM "
-                f"({rows})"
+                "SELECT unnest([s, t]) AS s, unnest([t, s]) AS t, unnest([2 * e, 2 * e + 1]) AS e "
+                f"FROM ({rows})"
             )
         # Keys that no node has come first among targets, and sources are looked at.
         sql = f"SELECT t, s, e FROM ({rows}) ORDER BY t NULLS FIRST, e"
