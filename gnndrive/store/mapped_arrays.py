@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import torch
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ForkLock
+from gnndrive.common.limits import named_limit
 from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
 from gnndrive.store.data_view import Overlay
@@ -107,7 +108,7 @@ class MappedArrays:
         """
         info = self._find(name)
         if info.file not in self._maps:
-            with self.unchanged(), os.fdopen(open_checked(self.path, info), "rb") as file:
+            with self._opened_to_map(info) as file:
                 mapped = np.memmap(file, info.storage, "r", DATA_OFFSET, info.shape)
             self._maps[info.file] = mapped
         return self._maps[info.file]
@@ -129,7 +130,7 @@ class MappedArrays:
                 since the store was opened.
         """
         info = self._find(name)
-        with self.unchanged(), os.fdopen(open_checked(self.path, info), "rb") as file:
+        with self._opened_to_map(info) as file:
             # Private and writable, because torch has no read-only tensors; no memory is reserved,
             # because an array may be larger than memory.
             flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
@@ -215,3 +216,13 @@ class MappedArrays:
         shape = self.info.arrays[array_name("graph", type, "indptr")].shape
         ends = pointers[:1].tolist() + pointers[-1:].tolist()
         return pointers.shape == shape and ends == [0, self.info.types.edges[type]]
+
+    @contextmanager
+    def _opened_to_map(self, info: ArrayInfo) -> Iterator[BinaryIO]:
+        # Python's mapping has a copy of the descriptor, which may be one too many.
+        with (
+            self.unchanged(),
+            os.fdopen(open_checked(self.path, info), "rb") as file,
+            named_limit(),
+        ):
+            yield file

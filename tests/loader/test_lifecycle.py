@@ -506,13 +506,13 @@ def test_whichever_file_is_refused(make, store, settings):
         loader = make(**settings)
         with files_left(len(said)):
             try:
-                batches = iter(loader)
+                batches = list(loader)  # labels are opened when a batch needs them
                 break
             except (ConfigError, StoreError) as error:
                 said.append(str(error))
         loader.close()
         assert_no_more(before)
-    assert len(list(batches)) == len(loader)
+    assert len(batches) == len(loader)
     assert len(said) >= 3
     assert all("ulimit -n" in text for text in said)
     with files_left(0), pytest.raises(ConfigError, match="refuses to open another file"):

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.limits import named_limit
 from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.files import open_plain, read_plain
@@ -270,7 +271,7 @@ def _read_labels(root: Path, folder: Path) -> Labels:
 
 def _read_tensor(root: Path, file: Path) -> torch.Tensor:
     try:
-        with os.fdopen(open_plain(root, str(file)), "rb") as opened:
+        with named_limit(), os.fdopen(open_plain(root, str(file)), "rb") as opened:
             return torch.from_numpy(_mapped(opened))
     except (OSError, StoreError, ValueError, TypeError, EOFError, OverflowError) as error:
         raise StoreError(f"{root / file} cannot be read ({error}): {_AGAIN}") from None

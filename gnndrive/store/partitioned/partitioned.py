@@ -25,6 +25,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.limits import named_limit
 from gnndrive.common.records import Int32Array, Int64Array, TableFile
 from gnndrive.store.files import open_plain, read_at_most
 from gnndrive.store.format import DATA_OFFSET, npy_header, storage_dtype
@@ -152,7 +153,7 @@ class Partitioned:
 
     def _map(self, name: str) -> np.memmap[Any, Any]:
         array = self.info.arrays[name]
-        with self._opened(array) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+        with self._opened(array) as fd, os.fdopen(fd, "rb", closefd=False) as file, named_limit():
             return np.memmap(file, storage_dtype(array.dtype), "r", DATA_OFFSET, array.shape)
 
     def _file(self, name: str) -> TableFile:
