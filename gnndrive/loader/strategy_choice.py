@@ -20,10 +20,11 @@ from gnndrive.loader.drawing import PROGRESS
 from gnndrive.plan.replay import measure_pace
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Comparison, Known, StrategyCost, cheapest, predict_curve
-from gnndrive.store.calibration import load_calibration
+from gnndrive.store.calibration import calibrate_command, load_calibration
 from gnndrive.strategies.base import PLAIN, Strategy, auto, batches_of, default, strategies
 
-UNCALIBRATED = "the disk is taken for a usual SSD: run gnndrive bench disk to measure it"
+USUAL_DISK = "the disk is taken for a usual SSD"
+UNCALIBRATED = f"{USUAL_DISK}: run {{}} to measure it"
 MORE_BYTES = 10**9  # of memory, for the line of what more gives; half of a smaller `memory=`
 
 
@@ -66,7 +67,9 @@ def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
         and (each.name != own.name or (own.whole_graph and each != own))
     ]  # fmt: skip
     costs = _costs(whole, known, request, others if own == auto() else [own, *others])
-    notes = () if load_calibration(assembly.store) is not None else (UNCALIBRATED,)
+    notes: tuple[str, ...] = ()
+    if load_calibration(assembly.store) is None:
+        notes = (UNCALIBRATED.format(calibrate_command(assembly.store)),)
     found = Comparison(own.text, tuple(costs), notes=notes)
     if not (all and curve and own.whole_graph):
         return found

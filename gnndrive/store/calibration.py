@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -71,12 +72,17 @@ def load_calibration(store: Store) -> DiskCost | None:
     except _MALFORMED as error:
         warnings.warn(
             f"{store.path / DISK_JSON} cannot be used ({type(error).__name__}: {error}): run "
-            f"`gnndrive bench disk {store.path}`; until then the defaults are used",
+            f"`{calibrate_command(store)}`; until then the defaults are used",
             RuntimeWarning,
             stacklevel=2,
         )
         return None
     return cost if cost.disk.same_as(disk_identity(store.path)) else None
+
+
+def calibrate_command(store: Store) -> str:
+    """The command that measures the costs of a store's disk."""
+    return f"gnndrive bench disk {shlex.quote(str(store.path))}"
 
 
 def save_calibration(store: Store, cost: DiskCost) -> Path:

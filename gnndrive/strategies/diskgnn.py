@@ -159,8 +159,10 @@ def _find_recording(assembly: Assembly, packed: Any) -> Recording:
     if not fitting:
         raise ConfigError(_none(assembly, wanted, there))
     if len(fitting) > 1:
-        names = ", ".join(f"packed={path.name!r}" for path, _ in fitting)
-        raise ConfigError(f"several packs of {store.path} have these batches: give {names}")
+        names = " or ".join(repr(DiskGNN(packed=path.name).text) for path, _ in fitting)
+        raise ConfigError(
+            f"several packs of {store.path} have these batches: give strategy={names}"
+        )
     ((path, info),) = fitting
     delivered = {table.name for table in feature_tables(assembly.collate.store)}
     return Recording(path, info, store, feature_tables(store), delivered)

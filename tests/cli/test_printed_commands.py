@@ -1,8 +1,11 @@
-"""The commands that messages print are there, with their options."""
+"""The commands that messages print are there, with their options, and those that they print whole
+run as printed."""
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 import typer.main
 
 from gnndrive.cli.main import COMMANDS, _app
+from tests.cli.conftest import SMALL, Command
 from tests.project_files import files, named
 
 COMMAND = re.compile(r"\bgnndrive (?P<words>[a-z][a-z-]*(?: [a-z][a-z-]*)?)(?P<rest>[^;:.,()`]*)")
@@ -78,3 +82,40 @@ def test_every_command_in_a_message_parses(group: Any) -> None:
 )
 def test_one_that_is_not_there_is_found(text: str, group: Any) -> None:
     assert wrong_in(text, group)
+
+
+WHOLE = re.compile(r"gnndrive ((?:pack|partition|bench disk|train) (?:(?! to measure)[^`;\n])*)")
+
+
+def test_commands_run_as_printed(
+    gnndrive: Command, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a plan, refusals, a comparison and then a pack print."""
+    monkeypatch.chdir(store.parent)
+    given, strategies = [store.name, *SMALL], ("diskgnn", "hierbatching", "marius")
+    asked: list[list[object]] = [
+        ["plan", *given, "--memory", "60MB"],
+        *(["train", *given, "--strategy", each] for each in strategies),
+        ["bench", "strategies", *given, "--batches", 1, "--rounds", 1, "--no-limit",
+         "--strategies", ",".join(("gnndrive", *strategies))],
+    ]  # fmt: skip
+    ran = list[str]()
+
+    def run_all(text: str) -> None:
+        for command in WHOLE.findall(text):
+            if command not in ran:
+                ran.append(command)
+                ended = gnndrive(*shlex.split(command))
+                assert ended.code == 0, (command, ended.err)
+                run_all(ended.out)
+
+    for text in [each.out + each.err for each in [gnndrive(*each) for each in asked]]:
+        run_all(text)
+    assert {each.partition(" ")[0] for each in ran} == {"pack", "partition", "bench", "train"}, ran
+    assert "--packing-memory" in next(each for each in ran if each.startswith("pack"))
+    for name in strategies:
+        refused = gnndrive("train", *given, "--strategy", name).refusal
+        choices = re.findall(f"'({name}:[^']*)'", refused)
+        assert len(choices) == 2
+        for each in choices:
+            assert gnndrive("train", *given, "--strategy", each, "--epochs", 1).code == 0

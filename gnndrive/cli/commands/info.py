@@ -15,7 +15,7 @@ from gnndrive.cli.measure.text import costs
 from gnndrive.cli.report.text import labelled
 from gnndrive.common.memory import format_size
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
-from gnndrive.store.calibration import gap_bytes, load_calibration
+from gnndrive.store.calibration import calibrate_command, gap_bytes, load_calibration
 from gnndrive.store.format import STORE_JSON, ArrayInfo
 from gnndrive.store.layout.folder import UnfinishedLayout, unfinished_layouts
 from gnndrive.store.layout.kind import LayoutInfo, LayoutKind
@@ -82,7 +82,7 @@ def info_text(store: Store) -> str:
 
 def _disk(store: Store) -> str:
     cost = load_calibration(store)
-    text = f"not calibrated: run gnndrive bench disk {store.path}" if cost is None else costs(cost)
+    text = f"not calibrated: run {calibrate_command(store)}" if cost is None else costs(cost)
     return f"{text}; gaps of up to {gap_bytes(cost, SWEEP_BLOCK_BYTES):,} bytes are read over"
 
 

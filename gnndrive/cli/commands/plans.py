@@ -30,19 +30,19 @@ from gnndrive.common.memory import format_size, given_size, parse_size
 from gnndrive.loader.arguments import checked_tuning
 from gnndrive.loader.drawing import reporting
 from gnndrive.loader.store_loader import plan_for_ranks
+from gnndrive.loader.strategy_choice import UNCALIBRATED, USUAL_DISK
 from gnndrive.plan import costs
 from gnndrive.plan.plan import Plan, Planner
 from gnndrive.plan.scale import EXCHANGE, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
 from gnndrive.plan.strategy_costs import Comparison, StrategyCost
-from gnndrive.store.calibration import load_calibration
+from gnndrive.store.calibration import calibrate_command, load_calibration
 from gnndrive.store.reader import open_homogeneous
 from gnndrive.strategies.base import strategy as find_strategy
 
 AT_RANDOM = (
     "rows are taken to lie at random; a graph in which many batches need the same rows reads less"
 )
-DEFAULT_DISK = "the disk is taken for a usual SSD"
 
 
 @with_loader_options("seed")
@@ -137,8 +137,8 @@ def _of_store(
         plan = planner.plan()
         return _Planned(plan, plan_lines(plan), found)
     notes = []
-    if load_calibration(store) is None:
-        notes = [f"{DEFAULT_DISK}: run gnndrive bench disk {path} to measure it"]
+    if load_calibration(store) is None and found is None:  # else the comparison says it
+        notes = [UNCALIBRATED.format(calibrate_command(store))]
     drawn = len(loading.drawn.sizes)
     source = f"{drawn} {'batch' if drawn == 1 else 'batches'} drawn from the store"
     own = None if found is None else found.own
@@ -185,7 +185,7 @@ def _of_numbers(
     if sketch.batch_nodes is None:
         source += ", the most that the fanout allows; give fewer with --batch-nodes"
     known = replace(cluster, sampled=False)
-    run = Run(loading, known, sketch.batches, source, [f"{AT_RANDOM}; {DEFAULT_DISK}"])
+    run = Run(loading, known, sketch.batches, source, [f"{AT_RANDOM}; {USUAL_DISK}"])
     return _planned(planner, run, sketch.store_bytes)
 
 

@@ -202,10 +202,10 @@ def write_pack(
             f'segment={settings.segment} is too large for order="sets": give at most {SETS_MAX}, '
             'or order="minhash"'
         )
-    rows = sum(table.file.row_count for table in tables)
     if memory is None:
         memory = min(MEMORY_DEFAULT, available_memory() // 2)
-    require_memory(memory, MEMORY_MIN + _BYTES_A_ROW * rows, f"to pack {rows:,} rows")
+    rows, least = least_memory(tables)
+    require_memory(memory, least, f"to pack {rows:,} rows")
     told, packed = progress or (lambda *_: None), table_checksums(store, tables)
     folder = PackingFolder(store, target, settings, packed, overwrite)
     with folder, store.unchanged():
@@ -224,6 +224,12 @@ def write_pack(
                 folder.discard()
                 raise
         return work.finish(shared)
+
+
+def least_memory(tables: Sequence[FeatureTable]) -> tuple[int, int]:
+    """The rows of the tables, and the least bytes of memory that packing them takes."""
+    rows = sum(table.file.row_count for table in tables)
+    return rows, MEMORY_MIN + _BYTES_A_ROW * rows
 
 
 class _Packing:

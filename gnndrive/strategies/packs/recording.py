@@ -21,7 +21,7 @@ import torch
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.items import Item
-from gnndrive.common.memory import available_memory, format_size, least_text, parse_size
+from gnndrive.common.memory import available_memory, format_size, given_size, least_text
 from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.common.threads import in_turn, thread_pool
 from gnndrive.disk.engines import choose as choose_engine
@@ -37,6 +37,7 @@ from gnndrive.sampling.samplers.base import Sampler, batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.packed.encoding import RecordedBatch
 from gnndrive.store.packed.format import PackSettings
+from gnndrive.store.packed.pack import least_memory
 
 COUNT_BYTES = 4  # of a row of a table: how many batches use it
 
@@ -71,9 +72,12 @@ def pack_command(assembly: Assembly) -> str | None:
     words += ["--seed", str(seed)] if seed else []
     if assembly.sampling.shares:
         words += ["--sampling", f"labor:dependency={assembly.sampling.batch_dependency}"]
-    for name in ("memory", "device_memory"):
-        if (size := assembly.own[name]) is not None:
-            words += [f"--{name}".replace("_", "-"), str(parse_size(size, name))]
+    sizes = {name: given_size(assembly.own[name], name) for name in ("memory", "device_memory")}
+    for name, size in sizes.items():
+        words += [] if size is None else [f"--{name}".replace("_", "-"), str(size)]
+    _, least = least_memory(assembly.collate.tables)
+    if (sizes["memory"] or least) < least:
+        words += ["--packing-memory", least_text(least)]
     return shlex.join(words)
 
 

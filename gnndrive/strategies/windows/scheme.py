@@ -123,7 +123,7 @@ class InsideWindows(Strategy):
         if self.suited(store).partitioned is not None:
             return None
         how = " --method random --name random" if self.mixed else ""
-        return f"needs partitions: gnndrive partition {shlex.quote(str(store.path))}{how}"
+        return f"needs partitions: gnndrive partition {_quoted(store)}{how}"
 
     def suited(self, store: Store) -> InsideWindows:
         """See `Strategy.suited`: random partitions if windows are to mix nodes, others if not."""
@@ -188,9 +188,13 @@ def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
         return open_partitioned(_only(store, strategy), store)
     names = ", ".join(each.path.name for each in PARTITIONS.of(store)) or "none"
     name = f" --name {named}" if isinstance(named, str) and NAME.fullmatch(named) else ""
-    remedy = f"{store.path} has {names}; make it with `gnndrive partition {store.path}{name}`"
+    remedy = f"{store.path} has {names}; make it with `gnndrive partition {_quoted(store)}{name}`"
     within = Path(store.path, PARTITIONED)
     return open_partitioned(named_folder("partitioned", named, within, remedy), store)
+
+
+def _quoted(store: Store) -> str:
+    return shlex.quote(str(store.path))
 
 
 def _only(store: Store, strategy: str) -> Path:
@@ -198,12 +202,12 @@ def _only(store: Store, strategy: str) -> Path:
     if not there:
         raise ConfigError(
             f"strategy={strategy!r} samples inside partitions, and {store.path} has none: make "
-            f"them with gnndrive.partition(store), or `gnndrive partition {store.path}`"
+            f"them with gnndrive.partition(store), or `gnndrive partition {_quoted(store)}`"
         )
     whole = [each for each in there if each.info is not None] or there
     if len(whole) > 1:
-        names = ", ".join(f"partitioned={each.path.name!r}" for each in whole)
-        raise ConfigError(f"{store.path} was partitioned several times: give {names}")
+        names = " or ".join(f"'{strategy}:partitioned={each.path.name}'" for each in whole)
+        raise ConfigError(f"{store.path} was partitioned several times: give strategy={names}")
     return whole[0].path
 
 

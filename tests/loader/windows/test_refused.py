@@ -111,7 +111,7 @@ def test_features_that_the_program_has_set_are_refused_at_any_time(make: Make, o
 
 def test_several_partitions_need_a_choice(make: Make, own: Store, tmp_path: Path) -> None:
     partition(own, 4, "random", MEMORY, name="four")
-    with pytest.raises(ConfigError, match="give partitioned='default', partitioned='four'"):
+    with pytest.raises(ConfigError, match="'hierbatching:partitioned=default' or 'hierba"):
         make(data=own)
     shutil.copytree(own.path / "partitioned" / "four", tmp_path / "elsewhere")
     for named in ("four", b"four", own.path / "partitioned" / "four", tmp_path / "elsewhere"):
