@@ -252,7 +252,7 @@ def loading_of(
     """What a step with a planner's stages costs by."""
     return Loading(
         drawn, request.topologies.sizes, request.disk, planner.stages, request.sweep,
-        planner.shape.looks_ahead, pace,
+        planner.shape.looks_ahead, pace, planner.attributes,
     )  # fmt: skip
 
 

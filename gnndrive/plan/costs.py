@@ -16,31 +16,33 @@ plans, not a promise: it knows neither training nor other users of the disk. A l
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log
-from typing import Self
+from statistics import fmean
+from typing import Any, Self
 
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Plan, StageCounts, TablePlan
+from gnndrive.plan.plan import AttributeFile, Plan, StageCounts, TablePlan
 from gnndrive.sampling.topologies.base import GraphSize
 from gnndrive.store.calibration import checked_gap, load_calibration
 from gnndrive.store.reader import Store
 
 SAMPLING, DISK, ADMISSION, GATHER = "sampling", "disk", "admission", "gather"
+ATTRIBUTES = "attributes"  # reading rows of the files that memory has no room for
 HAND_OVER = "hand-over"  # from a batch's rows to the next one's
 FILTER = "filter"  # of the lists of windows
 NET, COMPUTE = "net", "compute"
 RECORDS = "records"  # writing and reading samples that were drawn ahead
 PROCESSORS = "processors"  # all that computes, shared by the cores
 CHAINS: tuple[tuple[str, ...], ...] = (
-    (ADMISSION, DISK, FILTER), (NET,), (GATHER, HAND_OVER), (SAMPLING,), (COMPUTE,),
+    (ADMISSION, DISK, FILTER), (NET,), (GATHER, ATTRIBUTES, HAND_OVER), (SAMPLING,), (COMPUTE,),
 )  # fmt: skip
 """Parts of a step. Those of a chain follow each other: a sweep is read once it is admitted, a
-window's lists are filtered once they are read, a batch is gathered once the one before is handed
-over. Chains overlap in part."""
+window's lists are filtered once they are read, a batch is gathered, and then its attributes read,
+once the one before is handed over. Chains overlap in part."""
 NOT_OVERLAPPED = 1 / 3
 """Share of the chains beside the longest one that does not overlap with it. On two processors, 10 M
 nodes, 5 GB: one process, two ranks that share a buffer and two that do not were within 8 %
@@ -183,6 +185,7 @@ class Loading:
     sweep: int | None
     looks_ahead: bool
     pace: float = 1.0
+    attributes: Sequence[AttributeFile] = ()
 
     def counts(self, table: TablePlan) -> tuple[int, ...]:
         """Distinct rows of a table that the first batch, the first two, … need together."""
@@ -233,6 +236,7 @@ def part_seconds(
         SAMPLING: ranks * sample_s / min(ranks * loading.stages.threads, cores),
         ADMISSION: ranks * admit_s / (1 if plan.shared else at_once),
         GATHER: ranks * gather_s / at_once,
+        ATTRIBUTES: ranks * attributes_seconds(plan, loading),
         HAND_OVER: pace * HAND_OVER_S,
         PROCESSORS: ranks * computing / cores,
         RECORDS: ranks * records_s,
@@ -255,6 +259,19 @@ def features_seconds(
         sweep = max(found.sweep, 1.0)
         wanted, rows = found.loads * sweep / hosts, table.rows // hosts
         seconds += loading.disk.seconds(wanted, rows, table.row_bytes) / sweep
+    return seconds
+
+
+def attributes_seconds(plan: Plan, loading: Loading) -> float:
+    """Seconds a batch of reading rows of the attributes that are not mapped, in planned reads."""
+    sizes, seconds = loading.drawn.sizes, 0.0
+    for file in loading.attributes:
+        if file.name in plan.fetched and sizes:
+            counts: Iterable[Mapping[Any, int]] = (
+                each.edges if file.of_edges else each.nodes for each in sizes
+            )
+            wanted = fmean(each[file.type] for each in counts)
+            seconds += loading.disk.seconds(wanted, file.rows, file.row_bytes)
     return seconds
 
 

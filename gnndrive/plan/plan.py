@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Self
 
 from gnndrive.buffer.items import SLOT_TABLE_BYTES, slot_table_bytes
@@ -30,7 +31,7 @@ from gnndrive.common.items import (
     if_any,
 )
 from gnndrive.common.memory import available_memory, format_size
-from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
+from gnndrive.common.records import NO_TOPOLOGY, EdgeKey, NodeKey, TopologyChoice
 from gnndrive.pyg.attributes import PASS_ROWS
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.samplers.base import Bounds
@@ -352,6 +353,23 @@ class StageCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class AttributeFile:
+    """An array that batches have rows of and that is no table of the feature buffer.
+
+    Attributes:
+        nbytes: of its file.
+        type: of its nodes or edges.
+    """
+
+    name: str
+    nbytes: int
+    rows: int
+    row_bytes: int
+    of_edges: bool
+    type: NodeKey | EdgeKey
+
+
+@dataclass(frozen=True, slots=True)
 class Planner:
     """Makes a loader's plan, and a second one after a warm-up.
 
@@ -360,8 +378,6 @@ class Planner:
         elastic: what may use the memory that the rest leaves.
         limits: the largest batch that the plan counts, if a larger one makes the loader plan again;
             None: the plan counts the most that the fanout allows.
-        attributes: names of the arrays that batches have rows of and that are no table of the
-            feature buffer, each with the bytes of its file.
         edge_numbers: whether samplers read edges' numbers, too.
         disk_bytes, said: what an epoch takes while it runs; what the plan prints below its lines.
     """
@@ -375,7 +391,7 @@ class Planner:
     elastic: Elastic | None = None
     warm_up: bool = False
     limits: Bounds | None = None
-    attributes: tuple[tuple[str, int], ...] = ()
+    attributes: tuple[AttributeFile, ...] = ()
     edge_numbers: bool = False
     disk_bytes: int = 0
     said: tuple[str, ...] = ()
@@ -454,23 +470,23 @@ class Planner:
         small: dict[str, int] = {}
         if self.budget.memory is None or self.budget.buffer is not None:
             return small
-        for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
-            if (sum(small.values()) + nbytes) * MAPPED_SHARE > self.budget.memory:
+        for file in sorted(self.attributes, key=attrgetter("nbytes")):
+            if (sum(small.values()) + file.nbytes) * MAPPED_SHARE > self.budget.memory:
                 break
-            if nbytes > MAPPED_BYTES:
-                small[name] = nbytes
+            if file.nbytes > MAPPED_BYTES:
+                small[file.name] = file.nbytes
         return small
 
     def _fetched(self, plan: Plan, mapped: Collection[str] = ()) -> tuple[str, ...]:
         """Names of the attributes that memory has no room for, beside the `mapped` ones."""
         budget = available_memory() if self.budget.memory is None else self.budget.memory
         room, fetched = budget - plan.host_bytes, []  # smaller files first
-        for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
-            if name in mapped:
+        for file in sorted(self.attributes, key=attrgetter("nbytes")):
+            if file.name in mapped:
                 continue
-            room -= ROOM * nbytes
-            if room < 0 and nbytes > MAPPED_BYTES:
-                fetched.append(name)
+            room -= ROOM * file.nbytes
+            if room < 0 and file.nbytes > MAPPED_BYTES:
+                fetched.append(file.name)
         return tuple(fetched)
 
     def plan_after_warm_up(self, device_bytes: int) -> Plan:

@@ -22,7 +22,7 @@ from gnndrive.common.plugins import find
 from gnndrive.host.arena import AnnouncedRows
 from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import DrawnBatches
-from gnndrive.plan.plan import Budget, Elastic, Planner, Served, StageCounts
+from gnndrive.plan.plan import AttributeFile, Budget, Elastic, Planner, Served, StageCounts
 from gnndrive.plan.slots import RowSlots
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.items import Labels, LiveBatches, batch_bytes
@@ -273,18 +273,22 @@ def _batch_attribute_bytes(request: PlanRequest) -> int:
     )
 
 
-def attribute_files(request: PlanRequest) -> tuple[tuple[str, int], ...]:
+def attribute_files(request: PlanRequest) -> tuple[AttributeFile, ...]:
     """See `Planner.attributes`."""
     store, buffered = request.store, {table.name for table in request.tables}
     nodes, edges = store.all_nodes(), store.all_edges()
-    names = {view.name_of(name) for view in (*nodes, *edges) for name in view.names} - buffered
-    names -= {each.name_of(NAME) for each in nodes if kept_bytes(each)}
-    names |= {each.edge_id_name for each in edges if each.edge_id_name is not None}
-    files = {name: store.info.arrays[name] for name in names}
+    views = {view.name_of(name): view for view in (*nodes, *edges) for name in view.names}
+    for each in nodes:
+        if kept_bytes(each):
+            views.pop(each.name_of(NAME), None)
+    views |= {each.edge_id_name: each for each in edges if each.edge_id_name is not None}
     return tuple(
-        (name, file.nbytes)
-        for name, file in files.items()
-        if 0 < file.row_bytes <= FETCHED_ROW_BYTES_MAX
+        AttributeFile(
+            name, file.nbytes, file.shape[0], file.row_bytes, view.group == "edges", view.type
+        )
+        for name, view in views.items()
+        if name not in buffered
+        and 0 < (file := store.info.arrays[name]).row_bytes <= FETCHED_ROW_BYTES_MAX
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.loader.arguments import named_folder
 from gnndrive.loader.assembly import Assembly
+from gnndrive.plan import costs
 from gnndrive.plan.choice import make_planner
 from gnndrive.plan.plan import Planner
 from gnndrive.plan.request import PlanRequest
@@ -81,7 +82,10 @@ class DiskGNN(Strategy):
             )  # fmt: skip
         planner = scheme.planner(scheme.of(assembly).request())
         assert isinstance(planner.slots, PackSlots)
-        seconds, hit_share = planner.slots.batch_seconds(planner.plan(), known.pace)
+        plan = planner.plan()
+        seconds, hit_share = planner.slots.batch_seconds(plan, known.pace)
+        loading = known.loading(request, planner)
+        seconds[costs.ATTRIBUTES] = costs.attributes_seconds(plan, loading)
         return StrategyCost(
             self.text, seconds, known.batches, hit_share, same_batches=False, note=RECORDED
         )

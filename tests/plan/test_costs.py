@@ -32,7 +32,7 @@ from gnndrive.plan.costs import (
     processors,
 )
 from gnndrive.plan.drawn import DrawnBatches, draw_batches
-from gnndrive.plan.plan import Plan, StageCounts, TablePlan
+from gnndrive.plan.plan import AttributeFile, Plan, StageCounts, TablePlan
 from gnndrive.plan.scale import EXCHANGE, FULL, SHARDS, Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
 from gnndrive.plan.strategy_costs import StrategyCost
@@ -49,6 +49,7 @@ def test_the_seconds_of_a_batch_and_what_they_are_due_to():
         ({"disk": 2.0, "gather": 3.0, "admission": 2.5}, 4.5, 3, "admission"),
         ({"disk": 2.0, "gather": 3.0, "filter": 2.5}, 4.5, 3, "filter"),
         ({"disk": 1.0, "gather": 4.0, "hand-over": 1.5}, 5.5, 1, "gather"),
+        ({"disk": 2.0, "gather": 1.0, "attributes": 3.0}, 4, 2, "attributes"),
         ({"disk": 1.0, "gather": 1.0, "sampling": 5.0}, 5, 2, "sampling"),
         # Records are written by a disk that is busy, idle, or has time for nothing else.
         ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 6, 1, "disk"),
@@ -66,13 +67,20 @@ def test_the_seconds_of_a_batch_and_what_they_are_due_to():
 
 
 def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two tables, one has a slot for each row; a sweep has two batches."""
+    """Of two tables, one has a slot for each row; a sweep has two batches. One of two attributes is
+    mapped."""
     monkeypatch.setattr(costs, "processors", lambda ranks: 2)
-    drawn = DrawnBatches((), {"a": (100,), "b": (50,)}, 0.0, sample_s=0.01)
+    sizes = tuple(Bounds({"n": 150}, {None: edges}, {"n": 150}) for edges in (160, 240))
+    drawn = DrawnBatches(sizes, {"a": (100,), "b": (50,)}, 0.0, sample_s=0.01)
     disk = Disk(request_s=1e-3, byte_s=0.0, gap_bytes=0)
-    loading = Loading(drawn, [], disk, StageCounts(4, 6, 4), None, looks_ahead=True, pace=2.0)
+    attributes = (
+        AttributeFile("year", 8 * 10**9, 10**9, 8, of_edges=False, type="n"),
+        AttributeFile("weight", 8 * 10**9, 10**9, 8, of_edges=True, type=None),
+    )
+    loading = Loading(drawn, [], disk, StageCounts(4, 6, 4), None, True, 2.0, attributes)
     tables = TablePlan("a", 10**9, 500, 64, 100), TablePlan("b", 50, 50, 8, 50)
-    plan = Plan((), tables, None, TopologyChoice("resident", "resident", 0))
+    topology = TopologyChoice("resident", "resident", 0)
+    plan = replace(Plan((), tables, None, topology), fetched=("weight",))
     loads = {"a": Loads(0.4, 60.0, 2.0), "b": Loads(1.0, 0.0, 2.0)}
     found = part_seconds(plan, loading, loads, 0.25)
     admit_s = 2 * (150 * ADMIT_ROW_S + 100 * RANK_ROW_S + 60 * PLAN_ROW_S)
@@ -81,6 +89,7 @@ def test_parts_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     land_s = 2 * LAND_BYTE_S * 60 * 64
     computing = sample_s + admit_s + gather_s + land_s + 2 * HAND_OVER_S
     assert found.pop("disk") == pytest.approx(121 * 1e-3 / 2, rel=1e-3)
+    assert found.pop("attributes") == pytest.approx(201 * 1e-3, rel=1e-3)
     assert found == pytest.approx({
         "sampling": sample_s / 2, "admission": admit_s, "gather": gather_s,
         "hand-over": 2 * HAND_OVER_S, "processors": computing / 2, "records": 0.25,

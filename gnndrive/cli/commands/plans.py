@@ -291,6 +291,8 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
     }
     if run.replayed is not None:
         layout = replace(layout, seconds={**layout.seconds, **run.replayed.seconds})
+    if fetched := plan.fetched:
+        why[costs.ATTRIBUTES] = f"rows of {', '.join(fetched)}: memory has no room for all"
     lines = ["", f"{what}, from {run.source}"]
     for name, said in why.items():
         value = layout.seconds[name]

@@ -367,7 +367,7 @@ def _room(request: PlanRequest, sizes: RecordedSizes, device_memory: int) -> tup
     if request.buffer is not None:
         host = request.buffer
     elif request.memory is not None:
-        fetched = [name for name, nbytes in attribute_files(request) if nbytes > MAPPED_BYTES]
+        fetched = [each.name for each in attribute_files(request) if each.nbytes > MAPPED_BYTES]
         attributes = AttributeMemory(planner.fetch_bytes(fetched) if fetched else 0)
         most = request.memory // ranks + device_memory
         hot_rows = sum(min(each.rows, most // each.row_bytes) for each in tables)
@@ -422,6 +422,7 @@ def unpacked_cost(
         nbytes += count * table.row_bytes
     disk_s = request.disk.long_reads(read)
     seconds = _replayed_seconds(disk_s, wanted, nbytes, read, loading.pace)
+    seconds[costs.ATTRIBUTES] = costs.attributes_seconds(plan, loading)
     note = f"if packed, with {command}; {RECORDED}"
     return StrategyCost(
         name, seconds, batches, hits / max(wanted, 1), same_batches=False, note=note
