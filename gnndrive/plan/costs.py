@@ -46,7 +46,7 @@ once the one before is handed over. Chains overlap in part."""
 NOT_OVERLAPPED = 1 / 3
 """Share of the chains beside the longest one that does not overlap with it. On two processors, 10 M
 nodes, 5 GB: one process, two ranks that share a buffer and two that do not were within 8 %
-(bench/ranks.py); docs/tasks/strategies.md has what strategies of one process are within."""
+(bench/ranks.py); docs/measurements.md has what strategies of one process are within."""
 COPY_ROW_S, COPY_BYTE_S = 3.2e-8, 8.2e-11  # seconds that a thread takes to copy a row, a byte
 BESIDE = 1.4  # times longer a thread takes beside an event loop that admits and releases rows
 # Seconds of the event loop for a row of a batch: to admit and to release it; beside that, if not

@@ -38,8 +38,8 @@ class DiskGNN(Strategy):
     feature buffer has the hot rows and places for the other rows of two batches.
 
     Where this differs: the paper packs its samples for one epoch and uses them in all. Here as many
-    epochs as one likes are packed (`epochs=`), because few packed epochs cost accuracy
-    (docs/tasks/strategies.md). Shared rows are ordered by the sets of batches that need them; the
+    epochs as one likes are packed (`epochs=`), because a model fits few packed epochs more closely
+    (docs/measurements.md). Shared rows are ordered by the sets of batches that need them; the
     paper's order by MinHash is `order="minhash"`.
 
     Args:
