@@ -103,7 +103,7 @@ def work(own: argparse.Namespace, name: str) -> None:
         found["first_s"] = time.perf_counter() - began
         found["warm_up"] = timed(batches, steps[own.steps[0]], own)
         found["compared"] = compare(islice(batches, CHECKED_BATCHES), store)
-        found["plan"] = str(loader.plan())
+        found["plan"] = loader.plan().details()
         for kind, step in steps.items():
             step(next(batches))
             found["steps"][kind] = timed(batches, step, own)

@@ -90,7 +90,7 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
     store = gnndrive.open(options.store)
     with gnndrive.NeighborLoader(store, **arguments(options), **placed(given)) as loader:
         epochs = [load_epoch(loader, COUNTERS) for _ in range(options.epochs)]
-        plan = str(loader.plan())
+        plan = loader.plan().details()
     return {"epochs": epochs, "plan": plan, "row_bytes": store.table("x").row_bytes}
 
 

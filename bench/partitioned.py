@@ -115,7 +115,7 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
     began, store = time.perf_counter(), gnndrive.open(options.store)
     epochs = []
     with gnndrive.NeighborLoader(store, **placed(arguments(options, store))) as loader:
-        plan = str(loader.plan())
+        plan = loader.plan().details()
         planned_s = time.perf_counter() - began
         for number in range(options.epochs):
             if number:

@@ -110,7 +110,7 @@ def rank_main(options: argparse.Namespace) -> None:
             "read": read,
             "memory": max(map(sum, zip(*(each["memory"] for each in everyone), strict=True))),
             "engine": loader.stats()["engine"],
-            "plan": str(loader.plan()), "planned": loader.plan().host_bytes,
+            "plan": loader.plan().details(), "planned": loader.plan().host_bytes,
         }))  # fmt: skip
     dist.barrier()
     loader.close()

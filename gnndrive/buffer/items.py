@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from gnndrive.common.items import BATCH_SIZE, Item, Life, Owner, Phase, Shape, if_any
+from gnndrive.common.items import BATCH_SIZE, Item, Life, Owner, Phase, Shape, Use, if_any
 
 # A slot's entries in native/buffer.c and standby.c. Standby also has one bucket for each distinct
 # key; these are not counted, because LRU has few.
@@ -50,17 +51,18 @@ class SlotTables:
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
         entry = f"an entry for each of {shape.rows:,} rows"
-        epoch = Owner.BUFFER, Life.EPOCH, Phase.EXTRACTION
-        yield Item("mapping table", MAPPING_BYTES * shape.rows, entry, *epoch)
+        item, epoch = partial(Item, use=Use.FEATURES), (Owner.BUFFER, Life.EPOCH, Phase.EXTRACTION)
+        yield item("mapping table", MAPPING_BYTES * shape.rows, entry, *epoch)
         ahead = shape.looks_ahead * WINDOW_BYTES * (shape.rows - shape.foreseen_rows)
-        yield from if_any(Item("look-ahead", ahead, "which queued samples need a row", *epoch))
+        yield from if_any(item("look-ahead", ahead, "which queued samples need a row", *epoch))
         ranked = "a byte a row: its class, by which rows leave"
-        yield from if_any(Item("row classes", self.ranked_rows, ranked, Owner.BUFFER))
+        yield from if_any(item("row classes", self.ranked_rows, ranked, Owner.BUFFER))
         leased = shape.extracted * (shape.ranks // shape.buffers)
         lease_bytes = LEASE_BYTES_STAGED if shape.on_device else LEASE_BYTES
         why = f"aliases and reads of {leased} batches"
         yield Item(
-            "leases", lease_bytes * shape.entries * leased, why, *epoch, argument=BATCH_SIZE
+            "leases", lease_bytes * shape.entries * leased, why, *epoch, argument=BATCH_SIZE,
+            use=Use.READING,
         )  # fmt: skip
 
 
@@ -84,10 +86,10 @@ class DeviceMemory:
             return
         yield Item(
             "pinned staging", self.pinned_bytes, "for rows on their way to the device",
-            life=Life.EPOCH, during=Phase.EXTRACTION,
+            life=Life.EPOCH, during=Phase.EXTRACTION, use=Use.READING,
         )  # fmt: skip
         copied = shape.batch_bytes + ALIAS_BYTES * shape.entries
         why = "of two batches without features, rounded up by torch"
         yield from if_any(Item("pinned copies", self.pinned_per_byte * copied, why, life=Life.KEPT))
         why = "to put rows in order"
-        yield from if_any(Item("scratch", self.scratch_bytes, why, on_device=True))
+        yield from if_any(Item("scratch", self.scratch_bytes, why, on_device=True, use=Use.READING))

@@ -34,6 +34,15 @@ class Life(enum.Enum):
     KEPT = "the same, but the user or torch may keep it after the epoch"
 
 
+class Use(enum.Enum):
+    """What an item is for: the line of a printed plan that counts it, and what that line says."""
+
+    FEATURES = "rows in memory"
+    GRAPH = "neighbours, labels, seeds"
+    BATCHES = "sampled and waiting, or in use"
+    READING = "to read rows from the disk"
+
+
 class Phase(enum.Flag):
     """When an item is in memory, if a loader samples before it extracts."""
 
@@ -50,7 +59,7 @@ class Item:
         what: the item's name, such as "staging".
         nbytes: an upper bound, in bytes.
         why: what it holds and why it has this size, as `plan()` prints it.
-        owner, life, during: see `Owner`, `Life`, `Phase`.
+        owner, life, during, use: see `Owner`, `Life`, `Phase`, `Use`.
         on_device: whether it is in the memory of a rank's device, not of the host.
         copies: how many of it there are on the host; 0: it is there once for several loaders, and
             a service counts it. `Shape.counted` fills it in.
@@ -67,6 +76,7 @@ class Item:
     on_device: bool = False
     copies: int = 1
     argument: str = ""
+    use: Use = Use.BATCHES
 
     @property
     def host_bytes(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.items import Item, Owner, Phase, Shape
+from gnndrive.common.items import Item, Owner, Phase, Shape, Use
 
 EdgeType: TypeAlias = tuple[str, str, str]
 """(source, relation, target), as in PyG."""
@@ -285,7 +285,8 @@ class TopologyChoice:
             owner = Owner.RANK if self.has_ring else Owner.GRAPH
             during = Phase.SAMPLING if shape.apart else Phase.BOTH
             yield Item(
-                "topology", self.nbytes, self.why, owner, during=during, argument="topology"
+                "topology", self.nbytes, self.why, owner, during=during, argument="topology",
+                use=Use.GRAPH,
             )  # fmt: skip
 
 

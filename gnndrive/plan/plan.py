@@ -28,6 +28,7 @@ from gnndrive.common.items import (
     Phase,
     Shape,
     TableShape,
+    Use,
     if_any,
 )
 from gnndrive.common.memory import available_memory, format_size
@@ -132,7 +133,8 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The memory that a loader will use; printing it gives a table with a line for each use.
+    """The memory that a loader will use. Printing it gives a line for each kind of use;
+    `details()` has one for each item.
 
     Attributes:
         lines: the uses of host memory, the feature buffer first.
@@ -230,14 +232,26 @@ class Plan:
         return sum(table.slots * table.row_bytes for table in self.tables)
 
     def __str__(self) -> str:
+        host = _summary(self.lines, self.host_bytes, self.memory, "memory")
+        device = self.device_lines, self.device_bytes, self.device_memory, "device_memory"
+        if self.served:
+            host.append("the service has the graph, for all loaders: not counted")
+        return self._with_device(host, _summary(*device))
+
+    def details(self) -> str:
+        """The same with a line for each item: its bytes, and what it holds."""
         host = _format(self.lines, self.memory, "memory", self.ranks, self._mark)
         if self.served:
-            host += f"\n{SERVED}"
-        if not self.device_lines:
-            return "\n".join([host, *self.levels])
-        device = _format(self.device_lines, self.device_memory, "device_memory")
-        where = "on the device" if self.ranks == 1 else "on the device of each rank"
-        return "\n".join([host, where, device, *self.levels])
+            host.append(SERVED)
+        return self._with_device(
+            host, _format(self.device_lines, self.device_memory, "device_memory")
+        )
+
+    def _with_device(self, host: list[str], device: list[str]) -> str:
+        """A text of the lines of host and device, and what is printed below them."""
+        if device:
+            device.insert(0, f"on the device{'' if self.ranks == 1 else ' of each rank'}")
+        return "\n".join([*host, *device, *self.levels])
 
     def _in_service(self, item: Item) -> bool:
         return self.shared and item.owner is Owner.BUFFER
@@ -257,8 +271,11 @@ class Plan:
 def _format(
     items: Sequence[Item], budget: int | None, name: str, ranks: int = 1,
     mark: Callable[[Item], str] = lambda item: "",
-) -> str:  # fmt: skip
-    """A line for each item, and one for their total of the `budget` that argument `name` gave."""
+) -> list[str]:  # fmt: skip
+    """A line for each item, and one for their total of the `budget` that argument `name` gave; no
+    line if there is no item."""
+    if not items:
+        return []
     width = max(len(item.what) for item in items)
     marks = [mark(item) for item in items]
     wide = max(map(len, marks)) + 2 if any(marks) else 0
@@ -270,8 +287,39 @@ def _format(
     if ranks > 1 and all(item.copies > 1 for item in items):
         of_one = format_size(sum(item.nbytes for item in items))
         text = f"{of_one:>8}  × {ranks} = {text.strip()}"
-    of_budget = "" if budget is None else f"  of {name}={format_size(budget)}"
-    return "\n".join([*rows, f"{'total':<{width}}  {text}{of_budget}"])
+    return [*rows, f"{'total':<{width}}  {text}{_of_budget(budget, name)}"]
+
+
+def _summary(items: Sequence[Item], total: int, budget: int | None, name: str) -> list[str]:
+    """A line for each use, with its share of the budget or of all, and for what is left; and one
+    for the total. See `_format`."""
+    if not items:
+        return []
+    rows = [
+        (use.name.lower(), sum(item.host_bytes for item in of_use), _why(use, of_use))
+        for use in Use
+        if (of_use := [item for item in items if item.use is use])
+    ]
+    whole = total if budget is None else budget
+    if whole - total >= whole / 100:
+        rows.append(("unused", whole - total, f"loading does not need it of {name}="))
+    lines = [
+        f"{what:<8}  {format_size(nbytes):>8}  {round(100 * nbytes / max(whole, 1)):>3} %  {why}"
+        for what, nbytes, why in rows
+        if nbytes
+    ]
+    return [*lines, f"{'total':<8}  {format_size(total):>8}{_of_budget(budget, name)}"]
+
+
+def _why(use: Use, items: Sequence[Item]) -> str:
+    """What a use is, and why its largest item has its size."""
+    most = max(items, key=lambda item: item.nbytes)
+    what = "" if len(items) == 1 else f"mostly {most.what}, "
+    return f"{use.value}: {what}{most.why}"
+
+
+def _of_budget(budget: int | None, name: str) -> str:
+    return "" if budget is None else f"  of {name}={format_size(budget)}"
 
 
 # ---- what a planner divides memory among
@@ -431,7 +479,9 @@ class Planner:
         others = [item for item in every if Phase.EXTRACTION in item.during]
         tables, why = self.slots.fit(shape, budget, others)
         own, items = slot_table_bytes(shape), list[Item]()
-        of_buffer = partial(Item, owner=Owner.BUFFER, life=Life.BUFFER, during=Phase.EXTRACTION)
+        of_buffer = partial(
+            Item, owner=Owner.BUFFER, life=Life.BUFFER, during=Phase.EXTRACTION, use=Use.FEATURES
+        )
         if why:
             nbytes = sum(table.slots * table.row_bytes for table in tables)
             least = BATCH_SIZE if budget.buffer is None else "buffer"

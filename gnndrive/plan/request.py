@@ -17,7 +17,7 @@ import numpy as np
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
-from gnndrive.common.items import Item, Owner, Part, Shape, TableShape, if_any
+from gnndrive.common.items import Item, Owner, Part, Shape, TableShape, Use, if_any
 from gnndrive.common.plugins import find
 from gnndrive.host.arena import AnnouncedRows
 from gnndrive.plan.costs import Disk
@@ -215,14 +215,16 @@ def loader_parts(
     device: DeviceMemory, samples: Samples,
 ) -> tuple[Part, ...]:  # fmt: skip
     """The parts of a loader that draws its batches."""
+    staging = Item(
+        "staging", staging_bytes, "for reads in flight", Owner.BUFFER, argument="io_depth",
+        use=Use.READING,
+    )  # fmt: skip
     return (
         slot_tables,
         graph,
-        Item("input nodes", seed_bytes, "their ids and order"),
+        Item("input nodes", seed_bytes, "their ids and order", use=Use.GRAPH),
         Labels(label_bytes),
-        *if_any(
-            Item("staging", staging_bytes, "for reads in flight", Owner.BUFFER, argument="io_depth")
-        ),
+        *if_any(staging),
         device,
         samples,
         AnnouncedRows(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gnndrive.common.items import BATCH_SIZE, Item, Life, Owner, Phase, Shape, if_any
+from gnndrive.common.items import BATCH_SIZE, Item, Life, Owner, Phase, Shape, Use, if_any
 
 NODE_ID_BYTES = 8  # a node's n_id in a batch
 BATCH_EDGE_BYTES = 24  # edge_index, e_id
@@ -28,7 +28,8 @@ class Labels:
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
-        yield Item("labels", self.nbytes, "of all nodes, in the smallest dtype", Owner.GRAPH)
+        why = "of all nodes, in the smallest dtype"
+        yield Item("labels", self.nbytes, why, Owner.GRAPH, use=Use.GRAPH)
 
 
 class LiveBatches:
@@ -61,6 +62,8 @@ class AttributeMemory:
         """See `Part`."""
         why = "to read rows of files too large for memory"
         of_epoch = Owner.RANK, Life.EPOCH, Phase.EXTRACTION
-        yield from if_any(Item("attributes", self.fetch_bytes, why, *of_epoch))
+        yield from if_any(Item("attributes", self.fetch_bytes, why, *of_epoch, use=Use.READING))
         why = "attributes with small files"
-        yield from if_any(Item("mapped files", self.mapped_bytes, why, Owner.HOST))
+        yield from if_any(
+            Item("mapped files", self.mapped_bytes, why, Owner.HOST, use=Use.FEATURES)
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gnndrive.common.items import BATCH_SIZE, Item, Life, Owner, Phase, Shape, if_any
+from gnndrive.common.items import BATCH_SIZE, Item, Life, Owner, Phase, Shape, Use, if_any
 
 SAMPLE_NODE_BYTES = 8  # a node of a queued sample: its id
 SAMPLE_EXPANDED_BYTES = 4  # and, if its neighbours were sampled, where its edges start
@@ -48,8 +48,8 @@ class Graph:
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
         why = "the graph's, in memory"
-        yield Item("index pointers", self.index_pointer_bytes, why, Owner.GRAPH)
-        yield from if_any(Item("times, weights", self.weight_bytes, why))
+        yield Item("index pointers", self.index_pointer_bytes, why, Owner.GRAPH, use=Use.GRAPH)
+        yield from if_any(Item("times, weights", self.weight_bytes, why, use=Use.GRAPH))
 
 
 @dataclass(frozen=True, slots=True)

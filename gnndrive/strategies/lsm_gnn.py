@@ -9,7 +9,7 @@ from typing import Any
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES
-from gnndrive.common.items import Item, Life, Phase, Shape
+from gnndrive.common.items import Item, Life, Phase, Shape, Use
 from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.loader.assembly import Assembly
@@ -136,7 +136,7 @@ class Victims(Elastic):
     def _items(self, shape: Shape, places: Sequence[int], none: str | None = None) -> list[Item]:
         """The items of victim buffers with so many places for the rows of each table."""
         none = none or self._none(shape)
-        item = partial(Item, life=Life.BUFFER, during=Phase.EXTRACTION)
+        item = partial(Item, life=Life.BUFFER, during=Phase.EXTRACTION, use=Use.FEATURES)
         if none is not None:
             return [item("victim buffer", 0, NO_VICTIMS[none])]
         tables = shape.tables

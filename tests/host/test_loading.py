@@ -145,7 +145,7 @@ def test_a_share_is_what_the_plan_says(serve, load):
     serving = serve()
     loader = load(gnndrive.connect(serving.name), memory="5MB", buffer=None)
     plan = loader.plan()
-    marks = {line.split()[0]: line for line in str(plan).splitlines()}
+    marks = {line.split()[0]: line for line in plan.details().splitlines()}
     for what, whose in (("staging", "service"), ("queued", "process"), ("labels", "once")):
         assert f" {whose} " in marks[what]
     next(iter(loader))

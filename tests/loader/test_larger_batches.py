@@ -125,7 +125,7 @@ def test_larger_batches_come_as_they_are_and_within_the_budget(make, expected, t
     assert rows == sorted(rows)
     assert len(set(rows)) > 2, "it planned again more than once"
     assert max(totals) <= memory
-    assert "later" in str(loader.plan())
+    assert "later" in loader.plan().details()
     assert loader.stats()["batches"] == 40
     loader.close()
     assert sorted(check_batches(read(path))) == [(0, batch, "") for batch in range(40)]

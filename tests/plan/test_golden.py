@@ -1,4 +1,4 @@
-"""The texts of `plan()` and `compare()` of all strategies are those in `golden.txt`.
+"""The texts of `plan()`, its details and `compare()` of all strategies are those in `golden.txt`.
 
 After an intended change of a text, `GOLDEN=write make test` writes the file anew.
 """
@@ -35,7 +35,7 @@ GIVEN: dict[str, Any] = {"buffer": None, "io_depth": 4, **DRAWN}
 TIGHT, AMPLE = 1.15, "100MB"  # times the least memory that works; room for all rows
 GPU = {"device": "simulated-cuda"}
 FREE = 1 << 30
-SHORT, MORE = "2.6MB", "8MB"  # of memory, for comparisons; room for windows, too
+LITTLE, MORE = "2.6MB", "8MB"  # of memory, for comparisons; room for windows, too
 
 # What is planned: the name of each case, the strategies it is tried with, and a loader's arguments.
 ON_DEVICE = tuple(name for name in STRATEGIES if name != "pyg+")
@@ -57,6 +57,12 @@ CASES: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("from the disk", ("gnndrive", "ali+pg"), {"topology": "direct"}),
     ("mapped", ("gnndrive",), {"topology": "mmap", "samplers": 1, "sweep": 1}),
 ]  # fmt: skip
+
+SHORT = {
+    "gnndrive: host, tight", "gnndrive: host, ample", "gnndrive: GPU, device_memory",
+    "gnndrive: 2 ranks, shared, tight", "gnndrive: served, tight",
+}  # fmt: skip
+"""Cases of which what `print` says of a plan is tested too, without the details."""
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +105,7 @@ def planned(make: Any, **given: Any) -> str:
     except ConfigError as error:
         second = str(error)  # type: ignore[assignment]
     found = ", ".join(f"{name} {nbytes:,}" for name, nbytes in sums.items() if nbytes)
-    lines = [str(plan), found, f"a second iterator: {second}", *map(str, plan.tables)]
+    lines = [plan.details(), found, f"a second iterator: {second}", *map(str, plan.tables)]
     return "\n".join([*lines, f"fetched: {', '.join(plan.fetched) or 'none'}"])
 
 
@@ -122,14 +128,16 @@ def texts(make: Make, store: Store, as_rank: AsRank, patch: Any) -> Iterator[tup
         patch.setattr("gnndrive.loader.assembly.what_service_has", lambda *_, has=has: has)
         for strategy in strategies:
             here, own = f"{strategy}: {name}", given | {"strategy": strategy}
-            if "memory" in own:
-                yield here, planned(make, **own)
-                continue
-            refused, least = least_of(make, **own)
-            yield f"{here}, a byte", refused
-            yield f"{here}, tight", planned(make, **own | {"memory": int(TIGHT * least)})
-            if name == "host":
-                yield f"{here}, ample", planned(make, **own | {"memory": AMPLE})
+            cases = {here: own}
+            if "memory" not in own:
+                refused, least = least_of(make, **own)
+                yield f"{here}, a byte", refused
+                cases = {f"{here}, tight": own | {"memory": int(TIGHT * least)}}
+                cases |= {f"{here}, ample": own | {"memory": AMPLE}} if name == "host" else {}
+            for case, its in cases.items():
+                yield case, planned(make, **its)
+                if case in SHORT:
+                    yield f"{case}, short", str(make(**its)._assembly().plan())
 
 
 def compared(make: Make, store: Store, **given: Any) -> str:
@@ -147,9 +155,9 @@ def test_texts(
 ) -> None:  # fmt: skip
     """Without a pack: what one would give is predicted; with one."""
     store, found = golden_store, dict[str, str]()
-    found["before packing"] = compared(make, store, memory=SHORT)
+    found["before packing"] = compared(make, store, memory=LITTLE)
     gnndrive.pack(store, [4, 3], buffer="1MB", **DRAWN)
-    found["packed"] = compared(make, store, memory=SHORT)
+    found["packed"] = compared(make, store, memory=LITTLE)
     found["room for windows"] = compared(make, store, memory=MORE)
     with monkeypatch.context() as patch:
         found |= texts(make, store, as_rank, patch)

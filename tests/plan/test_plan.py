@@ -95,7 +95,7 @@ def test_each_use_of_memory_has_its_item_and_no_batch_is_larger(make: Make, stor
     assert max(batch.num_nodes for batch in loader) <= rows
     assert make([-1, -1]).plan().batch_rows_max == NODES
     assert make((4, 3), input_nodes=[1, 2], batch_size=99).plan().batch_rows_max == rows
-    text = str(make(memory="40MB", buffer=None).plan()).splitlines()
+    text = make(memory="40MB", buffer=None).plan().details().splitlines()
     assert [row.split("  ")[0] for row in text] == [*ITEMS, "total"]
     assert text[-1].endswith("of memory=40 MB")
     assert "400 rows, because the whole table fits" in text[0]
@@ -255,7 +255,7 @@ def test_a_victim_buffer_has_what_memory_leaves_or_the_size_that_is_given() -> N
     assert item(plan, "victim buffer").nbytes == count * 100
     assert 0 <= MEMORY - plan.host_bytes < 100 + VICTIM_PLACE_BYTES
     assert item(plan, "victim table").nbytes > MAPPING_BYTES * 100_000 + VICTIM_PLACE_BYTES * count
-    assert f"{count:,} rows" in str(plan)
+    assert f"{count:,} rows" in plan.details()
     assert victims(1 << 30)[0] == victims(None)[0] == [1000]
     none, without = victims(victims=None)
     given: Any = {"victims": Victims(20_000, copy_out_bytes=5000)}

@@ -73,6 +73,9 @@ def plan(
     seeds: Annotated[
         str | None, typer.Option(help="Without STORE: seeds of an epoch, such as 1.2M.")
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print each use of memory, and a batch's parts.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Print what loading takes of memory and time, and why; may draw a few batches."""
@@ -86,11 +89,11 @@ def plan(
         "--batch-nodes": batch_nodes, "--seeds": seeds,
     }  # fmt: skip
     given = {name: parse_count(text, name) for name, text in numbers.items() if text is not None}
-    shared = host_service and ranks > 1
+    shared, details = host_service and ranks > 1, verbose or json
     if store is not None:
-        planned = _of_store(store, options, ranks, shared, cluster, given)
+        planned = _of_store(store, options, ranks, shared, cluster, given, details)
     else:
-        planned = _of_numbers(options, ranks, shared, cluster, given)
+        planned = _of_numbers(options, ranks, shared, cluster, given, details)
     print(_as_json(planned, store) if json else planned.text)
 
 
@@ -116,7 +119,7 @@ def _as_json(planned: _Planned, store: Path | None) -> str:
 
 def _of_store(
     path: Path, options: LoaderOptions, ranks: int, shared: bool, cluster: Cluster,
-    given: dict[str, int],
+    given: dict[str, int], details: bool,
 ) -> _Planned:  # fmt: skip
     """The plan of a loader over a store's train split, or over all nodes without one."""
     if given:
@@ -135,7 +138,7 @@ def _of_store(
                 f"those of strategy {options.strategy} are not: leave them out"
             )
         plan = planner.plan()
-        return _Planned(plan, plan_lines(plan), found)
+        return _Planned(plan, plan_lines(plan, details), found)
     notes = []
     if load_calibration(store) is None and found is None:  # else the comparison says it
         notes = [UNCALIBRATED.format(calibrate_command(store))]
@@ -144,12 +147,13 @@ def _of_store(
     own = None if found is None else found.own
     known = None if own is None or own.refused else own
     run = Run(loading, cluster, batches, source, notes, known)
-    return _planned(planner, run, store.info.nbytes)._replace(comparison=found)
+    return _planned(planner, run, store.info.nbytes, details)._replace(comparison=found)
 
 
 def _of_numbers(
-    options: LoaderOptions, ranks: int, shared: bool, cluster: Cluster, given: dict[str, int]
-) -> _Planned:
+    options: LoaderOptions, ranks: int, shared: bool, cluster: Cluster, given: dict[str, int],
+    details: bool,
+) -> _Planned:  # fmt: skip
     """The plan of a loader over a graph that is not there."""
     for name in ("--nodes", "--edges", "--row-bytes"):
         if name not in given:
@@ -186,12 +190,12 @@ def _of_numbers(
         source += ", the most that the fanout allows; give fewer with --batch-nodes"
     known = replace(cluster, sampled=False)
     run = Run(loading, known, sketch.batches, source, [f"{AT_RANDOM}; {USUAL_DISK}"])
-    return _planned(planner, run, sketch.store_bytes)
+    return _planned(planner, run, sketch.store_bytes, details)
 
 
-def _planned(planner: Planner, run: Run, store_bytes: int) -> _Planned:
+def _planned(planner: Planner, run: Run, store_bytes: int, details: bool) -> _Planned:
     plan, found = planner.plan(), layouts(planner, run.loading, run.cluster, store_bytes)
-    lines = plan_lines(plan, run.cluster.hosts) + step_lines(plan, found[0], run)
+    lines = plan_lines(plan, details, run.cluster.hosts) + step_lines(plan, found[0], run, details)
     if run.cluster.hosts > 1:
         lines += host_lines(plan, found, run)
     return _Planned(plan, lines)
@@ -257,9 +261,9 @@ class Run:
     replayed: StrategyCost | None = None
 
 
-def plan_lines(plan: Plan, hosts: int = 1) -> list[str]:
+def plan_lines(plan: Plan, details: bool, hosts: int = 1) -> list[str]:
     """A host's plan, and what its ranks and their host service hold of it."""
-    lines = str(plan).splitlines()
+    lines = (plan.details() if details else str(plan)).splitlines()
     if plan.ranks == 1:
         return ["on each host", *lines] if hosts > 1 else lines
     how = "that share one feature buffer" if plan.shared else "with a feature buffer each"
@@ -271,11 +275,36 @@ def plan_lines(plan: Plan, hosts: int = 1) -> list[str]:
     return [f"{where}, {plan.ranks} ranks {how}", *lines]
 
 
-def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
-    """What a step takes by its parts, what bounds it, and an epoch."""
-    ranks, loading = run.cluster.hosts * plan.ranks, run.loading
+def step_lines(plan: Plan, layout: Layout, run: Run, details: bool) -> list[str]:
+    """What a step takes, with `details` by its parts, what bounds it, and an epoch. A comparison
+    that follows says the same of a batch and an epoch without training."""
+    ranks, training = run.cluster.hosts * plan.ranks, run.cluster.compute_s is not None
     what = "a batch" if ranks == 1 else f"a step, in which each of {ranks} ranks gets a batch"
-    threads = f"{loading.stages.threads} threads{'' if plan.ranks == 1 else ' a rank'}"
+    if run.replayed is not None:
+        layout = replace(layout, seconds={**layout.seconds, **run.replayed.seconds})
+    source, lines = f"{what}, from {run.source}", [*run.notes]
+    if run.replayed is None or training:
+        steps, about = _steps(run, plan.ranks), f"about {duration(layout.expected_s)}"
+        epoch = "an epoch: not known, give its number of seeds with --seeds"
+        if steps is not None:
+            took = duration(steps * layout.expected_s)
+            epoch = f"an epoch of {steps:,} steps: about {took}"
+        bound = f"bound by {layout.bound_by}"
+        whole = f"{source}: {about}{'' if training else ' without training'}, {bound}"
+        if details:
+            whole = (
+                f"{about}, {bound}: {duration(layout.step_s)} if all overlaps, "
+                f"{duration(layout.serial_s)} if nothing does"
+            )
+        lines = [whole, epoch, *lines]
+    if details:
+        lines = [source, *_part_lines(plan, layout, run), *lines]
+    return ["", *lines] if lines else []
+
+
+def _part_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
+    """How long each part of a step takes, and why."""
+    threads = f"{run.loading.stages.threads} threads{'' if plan.ranks == 1 else ' a rank'}"
     why = {
         costs.SAMPLING: f"{threads}, {costs.processors(plan.ranks)} processors as on this machine",
         costs.DISK: _reads(plan, run),
@@ -289,28 +318,15 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
         costs.GATHER: "not known on a device",
         costs.COMPUTE: "not known: give the seconds of training on a batch with --compute-s",
     }
-    if run.replayed is not None:
-        layout = replace(layout, seconds={**layout.seconds, **run.replayed.seconds})
     if fetched := plan.fetched:
         why[costs.ATTRIBUTES] = f"rows of {', '.join(fetched)}: memory has no room for all"
-    lines = ["", f"{what}, from {run.source}"]
+    lines = []
     for name, said in why.items():
         value = layout.seconds[name]
         lines.append(
             f"  {name:<10}" + (missing[name] if value is None else f"{duration(value):>8}  {said}")
         )
-    if run.replayed is not None and run.cluster.compute_s is None:
-        return [*lines, *run.notes]
-    lines.append(
-        f"about {duration(layout.expected_s)}, bound by {layout.bound_by}: "
-        f"{duration(layout.step_s)} if all overlaps, {duration(layout.serial_s)} if nothing does"
-    )
-    steps = _steps(run, plan.ranks)
-    if steps is None:
-        lines.append("an epoch: not known, give its number of seeds with --seeds")
-    else:
-        lines.append(f"an epoch of {steps:,} steps: about {duration(steps * layout.expected_s)}")
-    return [*lines, *run.notes]
+    return lines
 
 
 def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:

@@ -206,5 +206,5 @@ def plan_section(plan: Plan) -> dict[str, Any]:
             for where, items in uses
             for item in items
         ],
-        "text": str(plan),
+        "text": plan.details(),
     }

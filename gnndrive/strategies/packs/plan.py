@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gnndrive.buffer.items import ALIAS_BYTES, SlotTables
 from gnndrive.buffer.place_table import RESIDENT_PART_ROWS
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.items import Item, Life, Phase, Shape, if_any
+from gnndrive.common.items import Item, Life, Phase, Shape, Use, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import NO_TOPOLOGY, TopologyChoice
@@ -212,7 +212,7 @@ class _HotRows(Elastic):
                 break
         tables = tuple(replace(each, kept=n) for n, each in zip(kept, tables, strict=True))
         why = f"{sum(kept):,} rows for which the device has no room"
-        of_buffer = partial(Item, life=Life.BUFFER, during=Phase.EXTRACTION)
+        of_buffer = partial(Item, life=Life.BUFFER, during=Phase.EXTRACTION, use=Use.FEATURES)
         return tables, if_any(of_buffer("hot rows", nbytes, why))
 
 
@@ -236,13 +236,13 @@ class _ReplayedSamples:
         resident = hot + RESIDENT_BYTES * min(hot, 3 * RESIDENT_PART_ROWS // 2)
         yield Item(
             "residents", resident, "to read the hot rows in parts", life=Life.BUFFER,
-            during=Phase.EXTRACTION,
+            during=Phase.EXTRACTION, use=Use.READING,
         )  # fmt: skip
         records = (sample + 8 * entries) * shape.samplers
         yield of_epoch("records", records, "samples that are being read")
         yield of_epoch(
             "leases", (ALIAS_BYTES + LOAD_BYTES) * entries * shape.extracted,
-            f"aliases and reads of {shape.extracted} batches",
+            f"aliases and reads of {shape.extracted} batches", use=Use.READING,
         )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from gnndrive.buffer.items import CODE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.write_errors import free_bytes
-from gnndrive.common.items import Item, Life, Shape, if_any
+from gnndrive.common.items import Item, Life, Shape, Use, if_any
 from gnndrive.common.memory import format_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Codes
@@ -200,7 +200,8 @@ class _SampledAhead:
         rows, samplers = shape.foreseen_rows, shape.samplers
         codes = CODE_BYTES * shape.nodes * (shape.queued + 1) * (rows > 0)
         why = "of each row, in a superbatch"
-        yield from if_any(Item("next uses", CODE_BYTES * rows + codes, why, life=Life.EPOCH))
+        next_uses = CODE_BYTES * rows + codes
+        yield from if_any(Item("next uses", next_uses, why, life=Life.EPOCH, use=Use.FEATURES))
         nbytes = (self.planned.record_bytes(self.size) + shape.sample_bytes) * samplers
         nbytes += self.planned.waiting(self.size) * self.planned.seeds * KEPT_SEED_BYTES
         why = f"{samplers} samples and their records, and seeds of batches sampled ahead"

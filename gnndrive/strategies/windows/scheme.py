@@ -27,7 +27,7 @@ import numpy as np
 
 from gnndrive.buffer.items import LEASE_BYTES
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.items import Item, Life, Phase, Shape, if_any
+from gnndrive.common.items import Item, Life, Phase, Shape, Use, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import NO_TOPOLOGY, Int64Array, Sample, Subgraph, TopologyChoice
 from gnndrive.loader.arguments import named_folder, positive
@@ -292,11 +292,11 @@ class PlannedWindows(Slots):
         """See `Part`."""
         item = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
         which = "two windows" if self.sizes.windows > 1 else "the window"
-        yield item("window graphs", self.graph_bytes, f"adjacency inside {which}")
+        yield item("window graphs", self.graph_bytes, f"adjacency inside {which}", use=Use.GRAPH)
         held = HELD_BYTES * self.slots + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
-        yield item("held rows", held, "leases of whole windows")
+        yield item("held rows", held, "leases of whole windows", use=Use.FEATURES)
         static, why = STATIC_BYTES * self.partitioned.num_static, "where they are, and their lists"
-        yield from if_any(Item("static nodes", static, f"{why} begin"))
+        yield from if_any(Item("static nodes", static, f"{why} begin", use=Use.GRAPH))
 
     def fit(
         self, shape: Shape, budget: Budget, items: Sequence[Item]

@@ -138,7 +138,7 @@ def test_a_swap_loads_one_logical_partition(make: Make) -> None:
     assert len(new) == stats["windows"] == 5
     assert sum(new) == stats["rows_loaded"] == NODES
     assert plan.tables[0].slots == np.sort(sizes)[::-1][:6].sum()
-    assert "two of 5 windows, each of 4 of 12 partitions, 2 of them in both" in str(plan)
+    assert "two of 5 windows, each of 4 of 12 partitions, 2 of them in both" in plan.details()
 
 
 # ---- seed edges, with marius: both ends are in memory, and negative nodes too

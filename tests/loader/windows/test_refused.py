@@ -116,10 +116,10 @@ def test_several_partitions_need_a_choice(make: Make, own: Store, tmp_path: Path
     shutil.copytree(own.path / "partitioned" / "four", tmp_path / "elsewhere")
     for named in ("four", b"four", own.path / "partitioned" / "four", tmp_path / "elsewhere"):
         loader = make(data=own, partitioned=named, megabatch=1)
-        assert "each of 1 of 4 partitions" in str(loader.plan())
-    assert f"3 of {PARTS}" in str(make(data=own, partitioned="default").plan())
+        assert "each of 1 of 4 partitions" in loader.plan().details()
+    assert f"3 of {PARTS}" in make(data=own, partitioned="default").plan().details()
     (own.path / "partitioned" / "default" / "partition.json").write_text("{}")
-    assert "1 of 4" in str(make(data=own, megabatch=1).plan()), "one is damaged"
+    assert "1 of 4" in make(data=own, megabatch=1).plan().details(), "one is damaged"
     with pytest.raises(StoreError, match=r"default/partition\.json"):
         make(data=own, partitioned="default")
 
@@ -127,7 +127,8 @@ def test_several_partitions_need_a_choice(make: Make, own: Store, tmp_path: Path
 def test_dots_are_no_name(make: Make, own: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own.path / "partitioned" / "default")
     for named in (".", "../default"):
-        assert f"of {PARTS}" in str(make(data=own, partitioned=named, megabatch=1).plan())
+        plan = make(data=own, partitioned=named, megabatch=1).plan()
+        assert f"of {PARTS}" in plan.details()
 
 
 def test_what_is_not_there_is_refused(make: Make, tmp_path: Path) -> None:
