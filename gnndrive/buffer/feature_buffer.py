@@ -30,6 +30,7 @@ from gnndrive.buffer.row_table import RowHold, Rows, RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import check, lib, pointer
+from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Codes, Int32Array, Int64Array, NextUses
 
 # If the next sweep waits for slots for a part, a lease releases its slots in this many steps: to
@@ -608,22 +609,16 @@ def raise_refusal(
         # Tables share buffer= in proportion to their largest batches, rounded down.
         several = len(tables) > 1
         whole = sum((each.slots + several) * each.row_bytes for each in tables.values())
-        a_slot = whole / table.slots
-        any_batch = f" ({_budget_text(most * a_slot * buffers)} holds any batch)" if most else ""
-        give = f'give it at least buffer="{_budget_text(need * a_slot * buffers)}"'
+        a_slot = buffers * whole / table.slots
+        any_batch = f" ({least_text(ceil(most * a_slot))} holds any batch)" if most else ""
+        give = f'give it at least buffer="{least_text(ceil(need * a_slot))}"'
         if buffers > 1:
             give += f" for all {buffers} ranks of this host"
         raise ConfigError(
             f"the feature buffer holds {table.slots:,} rows of {name!r} "
-            f"({_budget_text(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
+            f"({format_size(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
             f"{give}{any_batch}, or a smaller batch_size or num_neighbors"
         )
     if code == -errno.ERANGE:
         raise IndexError(f"a row id of {name!r} is out of range: check neighbor_sampler=")
     check(code, "admission")
-
-
-def _budget_text(count: float) -> str:
-    """Bytes as text for buffer=: whole megabytes (10⁶), or kilobytes below ten, rounded up."""
-    unit, name = (1_000_000, "MB") if count >= 10_000_000 else (1_000, "KB")
-    return f"{ceil(count / unit)}{name}"

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.common.forks import keep_until_exit
+from gnndrive.common.memory import format_size
 
 SMALL_BYTES = 1 << 18  # smaller arrays use numpy's own memory
 _PAGE_BYTES = 4096
@@ -51,8 +52,8 @@ def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
         block = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
         raise MemoryError(
-            f"no memory for {nbytes:,} bytes ({error}): free some, or have loading use less with "
-            "memory="
+            f"no memory for {format_size(nbytes)} ({error}): free some, or have loading use less "
+            "with memory="
         ) from error
     if huge:
         advise_huge(block)

@@ -44,7 +44,7 @@ def parse_size(size: str | int | float, name: str) -> int:
     else:
         match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", size)
         if not match or match[2].upper() not in _UNITS:
-            raise ConfigError(f'{name}={size!r} is no size: write it as "8GB", "512MiB" or bytes')
+            raise ConfigError(f'{name}={size!r} is no size: write it as "8GB", "512MB" or bytes')
         count = Decimal(match[1]) * _UNITS[match[2].upper()]  # "1.001KB" is 1,001 bytes
         if not match[2] and "." in match[1] and count < _FLOAT_LEAST:
             raise ConfigError(_as_bytes(name, size, match[1]))

@@ -76,8 +76,8 @@ class SharedMemory:
         nbytes = max(nbytes, 1)
         if not sparse and nbytes > (available := available_memory()):
             raise MemoryError(
-                f"no memory for {nbytes:,} bytes ({format_size(available)} are available): free "
-                "some, or have loading use less with memory="
+                f"no memory for {format_size(nbytes)} ({format_size(available)} are available): "
+                "free some, or have loading use less with memory="
             )
         fd = _memfd(name)
         try:

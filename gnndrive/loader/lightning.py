@@ -19,7 +19,7 @@ from torch_geometric.data.lightning import LightningNodeData as PyGNodeData
 from torch_geometric.data.lightning.datamodule import LightningDataModule
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import given_size, parse_size
+from gnndrive.common.memory import format_size, given_size, parse_size
 from gnndrive.host.connect import opened
 from gnndrive.loader.arguments import OWN_ARGUMENTS, refuse_old_names, refuse_own
 from gnndrive.loader.assembly import Assembly
@@ -182,8 +182,8 @@ class StoreDataModule:
                 loader.plan()
             except ConfigError as error:
                 raise ConfigError(
-                    f"the {stage} loader has {arguments['memory']:,} bytes of the memory= that "
-                    "training and validation share; validation has a quarter of it, or what "
+                    f"the {stage} loader has {format_size(arguments['memory'])} of the memory= "
+                    "that training and validation share; validation has a quarter of it, or what "
                     f'eval_loader_kwargs={{"memory": …}} says: {error}'
                 ) from error
         self._loaders()[stage] = loader

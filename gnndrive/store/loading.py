@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import StoreError
+from gnndrive.common.memory import format_size
 from gnndrive.store.checks import check_for, check_permutation, finite_rows_of
 from gnndrive.store.files import FileStatus, file_status, open_plain, read_at_most, read_plain
 from gnndrive.store.format import (
@@ -106,8 +107,9 @@ def load_checked(
         values = empty(info.shape, dtype or info.storage)
     except MemoryError:
         raise StoreError(
-            f"{folder / info.file} needs {info.nbytes:,} bytes of memory, more than there are: use "
-            "a machine with more memory, or import the store again if the graph is not that large"
+            f"{folder / info.file} needs {format_size(info.nbytes)} of memory, more than there is: "
+            "use a machine with more memory, or import the store again if the graph is not that "
+            "large"
         ) from None
     start = 0
     for chunk in _checked(folder, info, types):

@@ -25,6 +25,7 @@ from gnndrive.common.checked_json import is_plain_text
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.small_files import fsync_folder, write_all, write_durable
 from gnndrive.common.io.write_errors import FULL, free_bytes
+from gnndrive.common.memory import format_size
 from gnndrive.common.records import EdgeKey, EdgeType, NodeKey
 from gnndrive.store.checks import ClassCount, check_for, finite_rows_of
 from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, split_ids, to_storage
@@ -474,9 +475,9 @@ class StoreWriter:
 
     def _disk_full(self) -> StoreError:
         return StoreError(
-            f"the disk is too full for {self.path}: the store needs {self._bytes_expected:,} bytes "
-            f"and {free_bytes(self.path.parent):,} are free; free some, or choose a path on "
-            "another disk"
+            f"the disk is too full for {self.path}: the store needs "
+            f"{format_size(self._bytes_expected)} and {format_size(free_bytes(self.path.parent))} "
+            "are free; free some, or choose a path on another disk"
         )
 
     def _failure(self, error: OSError, where: str) -> StoreError:

@@ -251,7 +251,7 @@ def test_ranks_with_buffers_of_their_own_need_one_each(buffers):
     with pytest.raises(ConfigError, match="but a batch needs 1,250") as caught:
         raise_refusal(tables, buffers, "nodes/x", -errno.ENOSPC, 250)
     text = str(caught.value)
-    sizes = re.findall(r'buffer="(\w+)"| \((\w+) holds any batch\)', text)
+    sizes = re.findall(r'buffer="([\w.]+)"| \(([\w.]+) holds any batch\)', text)
     named, any_batch = (parse_size(one or other, "buffer") for one, other in sizes)
     for given, rows in ((named, 1_250), (any_batch, 3_000)):
         assert given // buffers // 512 >= rows

@@ -216,7 +216,7 @@ def test_a_division_that_cannot_work_is_refused(store):
     with pytest.raises(ConfigError, match="give validation less"):
         nodes(store, memory="400MB", eval_loader_kwargs={"memory": "400MB"})
     datamodule = nodes(store, memory="400MB", eval_loader_kwargs={"memory": "1KB"})
-    with pytest.raises(ConfigError, match="the val loader has 1,000 bytes of the memory="):
+    with pytest.raises(ConfigError, match="the val loader has 1 KB of the memory="):
         datamodule.val_dataloader()
 
 

@@ -139,8 +139,8 @@ def test_a_buffer_too_small_fails_at_its_batch_and_names_one_that_works(make: Ma
         for batch in make(seed=8, shuffle=True, buffer=(max(sizes) - 1) * ROW_BYTES):
             found.append(batch.num_nodes)
     assert found == sizes[: sizes.index(max(sizes))]
-    least = size_in(caught.value, r'at least buffer="(\w+)"')
-    always = size_in(caught.value, r"\((\w+) holds any batch\)")
+    least = size_in(caught.value, r'at least buffer="([\w.]+)"')
+    always = size_in(caught.value, r"\(([\w.]+) holds any batch\)")
     for buffer in (least, always):
         assert len(list(make(seed=8, shuffle=True, buffer=buffer))) == len(sizes)
 

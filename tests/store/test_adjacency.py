@@ -97,7 +97,7 @@ def test_the_store_is_that_of_the_edges(tmp_path):
     huge = HeteroData()
     huge["a", "to", "b"].adj_t = torch.sparse_coo_tensor([[0], [1]], [1.0], (4 * 10**9, 5))
     torch.save(huge, tmp_path / "data.pt")
-    with refused(tmp_path, "4000000000 nodes alone are more than memory="):
+    with refused(tmp_path, "4,000,000,000 nodes alone are more than memory="):
         from_pt(tmp_path / "data.pt", tmp_path / "p")
     torch.save(data, tmp_path / "data.pt")
     wanted = from_data(plain, tmp_path / "w")

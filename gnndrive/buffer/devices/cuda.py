@@ -31,6 +31,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ProcessGuard
 from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.limits import named_limit
+from gnndrive.common.memory import format_size
 from gnndrive.common.records import Int32Array
 
 MARGIN = 0.05  # share of the memory that the allocator cannot use, or that other libraries take
@@ -301,7 +302,8 @@ class TorchDriver(Driver):
                 except torch.cuda.OutOfMemoryError as error:
                     free, total = torch.cuda.mem_get_info(self.device)
                     raise MemoryError(
-                        f"{nbytes:,} bytes asked for, {free:,} of {total:,} are free"
+                        f"{format_size(nbytes)} asked for, {format_size(free)} of "
+                        f"{format_size(total)} are free"
                     ) from error
         self._allocated = True
         return memory

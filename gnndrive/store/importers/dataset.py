@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.memory import least_text
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.importers.ends import Ends
@@ -70,8 +71,8 @@ def write_dataset(
     edges: Any = {type: ends.count for type, ends in dataset.edges.items()}
     if 8 * max(nodes.values(), default=0) > memory:
         raise ConfigError(
-            f"the index pointers of {max(nodes.values())} nodes alone are more than memory=: give "
-            f"{9 * max(nodes.values())} bytes or more (--memory)"
+            f"the index pointers of {max(nodes.values()):,} nodes alone are more than memory=: "
+            f"give {least_text(9 * max(nodes.values()))} or more (--memory)"
         )
     if None in nodes:
         nodes, edges = nodes[None], edges[None]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import EdgeKey, EdgeType, Int64Array, NodeKey, ends_of
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.if_exists import IfExists, with_if_exists
@@ -435,8 +435,8 @@ def _labels_of_all(
     needed = 8 * num_nodes * math.prod(row)
     if needed > budget:
         raise ConfigError(
-            f"the labels of {num_nodes} nodes take {needed} bytes, more than memory=: raise it "
-            "(--memory)"
+            f"the labels of {num_nodes:,} nodes take {format_size(needed)}, more than memory=: "
+            "raise it (--memory)"
         )
     whole = all(as_labels(labels).dtype.kind == "i" for _, labels, _ in parts)
     y = np.full((num_nodes, *row), -1 if whole else np.nan, np.int64 if whole else np.float32)

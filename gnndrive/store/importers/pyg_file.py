@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import least_text, parse_size
 from gnndrive.common.records import EdgeKey
 from gnndrive.store.adjacency import with_edge_index
 from gnndrive.store.format import AnyDType, Progress
@@ -84,8 +84,8 @@ def from_pt(
         nodes = num_nodes_of(store)
         if 8 * nodes > budget:
             raise ConfigError(
-                f"{file}: the index pointers of {nodes} nodes alone are more than memory=: give "
-                f"{9 * nodes} bytes or more (--memory), or correct num_nodes"
+                f"{file}: the index pointers of {nodes:,} nodes alone are more than memory=: give "
+                f"{least_text(9 * nodes)} or more (--memory), or correct num_nodes"
             )
     return write_data(
         graph, path, undirected=undirected, dtype=dtype, sort=sort,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import format_size, parse_size
+from gnndrive.common.memory import format_size, least_text, parse_size
 from gnndrive.common.records import EdgeKey, ends_of
 from gnndrive.store.format import Progress
 from gnndrive.store.if_exists import IfExists, settle
@@ -210,5 +210,5 @@ def _check_memory(
     if needed > memory:
         raise ConfigError(
             f"memory={format_size(memory)} is too little: splitting these edges needs "
-            f'memory="{-(-needed // 10**6)}MB"'
+            f'memory="{least_text(needed)}"'
         )
