@@ -50,16 +50,16 @@ class SlotTables:
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
-        entry = f"an entry for each of {shape.rows:,} rows"
+        entry = f"where each of {shape.rows:,} rows is in the feature buffer"
         item, epoch = partial(Item, use=Use.FEATURES), (Owner.BUFFER, Life.EPOCH, Phase.EXTRACTION)
         yield item("mapping table", MAPPING_BYTES * shape.rows, entry, *epoch)
         ahead = shape.looks_ahead * WINDOW_BYTES * (shape.rows - shape.foreseen_rows)
-        yield from if_any(item("look-ahead", ahead, "which queued samples need a row", *epoch))
-        ranked = "a byte a row: its class, by which rows leave"
+        yield from if_any(item("look-ahead", ahead, "when queued batches need each row", *epoch))
+        ranked = "how often each row is needed, so that rare rows leave first"
         yield from if_any(item("row classes", self.ranked_rows, ranked, Owner.BUFFER))
         leased = shape.extracted * (shape.ranks // shape.buffers)
         lease_bytes = LEASE_BYTES_STAGED if shape.on_device else LEASE_BYTES
-        why = f"aliases and reads of {leased} batches"
+        why = f"of {leased} batches: where their rows are, and which are being read"
         yield Item(
             "leases", lease_bytes * shape.entries * leased, why, *epoch, argument=BATCH_SIZE,
             use=Use.READING,

@@ -115,5 +115,5 @@ class AnnouncedRows:
             return
         announced, joined = shape.queued * shape.ranks, shape.extracted * shape.ranks
         nbytes = (ANNOUNCED_BYTES * announced + JOINED_BYTES * joined) * shape.entries
-        why = f"row ids of {announced} batches of all ranks"
+        why = f"ids of rows that {announced} queued batches of all ranks need"
         yield Item("announced rows", nbytes, why, Owner.BUFFER, during=Phase.EXTRACTION)

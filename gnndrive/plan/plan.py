@@ -489,7 +489,7 @@ class Planner:
                 of_buffer("feature buffer", nbytes, why, on_device=shape.on_device, argument=least)
             )
         entries = own * sum(table.slots for table in tables if not table.places)
-        what = "reverse map, ref counts, standby list"
+        what = "which row is in each slot, who uses it, and which leaves next"
         items += if_any(of_buffer("slot tables", entries, what))
         items = [*shape.counted(items), *others]
         if elastic is not None:

@@ -222,7 +222,7 @@ def loader_parts(
     return (
         slot_tables,
         graph,
-        Item("input nodes", seed_bytes, "their ids and order", use=Use.GRAPH),
+        Item("input nodes", seed_bytes, "the seeds' ids and order", use=Use.GRAPH),
         Labels(label_bytes),
         *if_any(staging),
         device,

@@ -57,7 +57,7 @@ class RowSlots(Slots):
                 why = "because memory= has room for their slot tables only"
         elif left is not None:
             slots = split_slots(left, tables, per_slot)
-            why = "because the other items leave that much of memory="
+            why = "because the rest leaves that much of memory="
         else:
             given = default_bytes(shape.ranks, budget.served)
             slots = split_slots(given // buffers, tables, per_slot)
@@ -76,7 +76,7 @@ class RowSlots(Slots):
 
 def _counted(tables: Sequence[TablePlan]) -> str:
     if len(tables) == 1:
-        return f"{tables[0].slots:,} rows"
+        return f"{tables[0].slots:,} of {tables[0].rows:,} rows"
     parts = [f"{each.slots:,} of {each.rows:,} {each.name}" for each in tables]
     return ", ".join(parts) or "no rows"
 

@@ -60,10 +60,10 @@ class AttributeMemory:
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
-        why = "to read rows of files too large for memory"
+        why = "to read rows of other attributes, whose files are too large for memory"
         of_epoch = Owner.RANK, Life.EPOCH, Phase.EXTRACTION
         yield from if_any(Item("attributes", self.fetch_bytes, why, *of_epoch, use=Use.READING))
-        why = "attributes with small files"
+        why = "small files of other attributes, which stay in memory"
         yield from if_any(
             Item("mapped files", self.mapped_bytes, why, Owner.HOST, use=Use.FEATURES)
         )

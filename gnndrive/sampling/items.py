@@ -47,8 +47,9 @@ class Graph:
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
-        why = "the graph's, in memory"
+        why = "where each node's neighbours begin"
         yield Item("index pointers", self.index_pointer_bytes, why, Owner.GRAPH, use=Use.GRAPH)
+        why = "of all edges, in memory"
         yield from if_any(Item("times, weights", self.weight_bytes, why, use=Use.GRAPH))
 
 
@@ -76,12 +77,12 @@ class Samples:
             largest = f"{self.drawn}; planned: {nodes} and {edges}"
         yield Item(
             "queued samples", shape.sample_bytes * shape.queued,
-            f"{shape.queued} samples; {largest}", life=Life.EPOCH, during=Phase.EXTRACTION,
+            f"{shape.queued} that wait; {largest}", life=Life.EPOCH, during=Phase.EXTRACTION,
             argument=BATCH_SIZE,
         )  # fmt: skip
         scratch = (self.scratch_bytes + self.list_bytes) * shape.samplers
         during = Phase.SAMPLING if shape.apart else Phase.BOTH
-        why = f"of {shape.samplers} samplers"
+        why = f"working memory of {shape.samplers} sampling thread{'s' * (shape.samplers > 1)}"
         yield Item(
             "sampler scratch", scratch, why, life=Life.EPOCH, during=during, argument=BATCH_SIZE
         )  # fmt: skip

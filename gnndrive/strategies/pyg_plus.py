@@ -42,7 +42,7 @@ CHUNKS = 8  # for each thread, if a batch has so many rows: pages that are cache
 SECTOR_BYTES = 512  # getrusage counts what is read in these
 UNUSED = ("buffer", "neighbour_cache", "gap", "policy", "sweep")
 MAPPED = "rows: memory-mapped; the page cache keeps what fits beside all this, and is not counted"
-OF_MAPS = TopologyChoice("mmap", "mmap, because all files are memory-mapped", 0)
+OF_MAPS = TopologyChoice("mmap", "neighbours in a memory map (mmap), as all files", 0)
 
 Way = tuple[int, str]
 """In how many threads rows are gathered, and what the kernel is told of their map."""

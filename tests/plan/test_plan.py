@@ -98,7 +98,7 @@ def test_each_use_of_memory_has_its_item_and_no_batch_is_larger(make: Make, stor
     text = make(memory="40MB", buffer=None).plan().details().splitlines()
     assert [row.split("  ")[0] for row in text] == [*ITEMS, "total"]
     assert text[-1].endswith("of memory=40 MB")
-    assert "400 rows, because the whole table fits" in text[0]
+    assert "400 of 400 rows, because the whole table fits" in text[0]
 
 
 def test_the_buffer_gets_what_the_other_items_leave() -> None:

@@ -308,9 +308,9 @@ def _part_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
     why = {
         costs.SAMPLING: f"{threads}, {costs.processors(plan.ranks)} processors as on this machine",
         costs.DISK: _reads(plan, run),
-        costs.ADMISSION: "the event loop, which finds slots and plans reads",
+        costs.ADMISSION: "one thread, which finds rows in the buffer and plans reads",
         costs.GATHER: "copying rows into batches",
-        costs.HAND_OVER: "from a batch's rows to the next one's",
+        costs.HAND_OVER: "handing a batch to your loop, and going on to the next",
         costs.COMPUTE: "as given",
     }
     missing = {

@@ -170,7 +170,7 @@ def _distribution(times: Histogram) -> dict[str, dict[str, float]]:
 def rows_report(result: RowsResult) -> str:
     """Report reads of rows, beside what one request per row would need."""
     driven = result.driven
-    speed, wanted = driven.nbytes / driven.runtime_s, driven.rows * result.row_bytes
+    speed, of_rows = driven.nbytes / driven.runtime_s, driven.rows * result.row_bytes
     lines = [
         f"gnndrive: {driven.rows:,} rows of {result.row_bytes:,} bytes in {driven.runtime_s:.2f} s:"
         f" {si(result.rows_per_s)} rows/s",
@@ -178,8 +178,8 @@ def rows_report(result: RowsResult) -> str:
         f"{format_size(driven.nbytes / max(driven.requests, 1))} a request",
         f"  requests  : {driven.requests:,}, {driven.rows / max(driven.requests, 1):.2f} rows each "
         "(one request a row: 1.00)",
-        f"  bytes     : {driven.nbytes / max(wanted, 1):.2f} read for each one wanted; gaps of up "
-        f"to {result.gap_bytes:,} bytes were read over",
+        f"  bytes     : {driven.nbytes / max(of_rows, 1):.2f} read for each byte of a row; gaps of "
+        f"up to {result.gap_bytes:,} bytes were read over",
         f"  cpu       : usr={driven.usr_cpu:.2f}%, sys={driven.sys_cpu:.2f}%",
     ]
     if result.predicted_s is not None:
@@ -226,6 +226,6 @@ def points_report(cost: DiskCost) -> str:
         lines.append(
             f"  {size:>7,} bytes: {seconds * 1e6:6.2f} µs a read ({min(each) * 1e6:.2f} to "
             f"{max(each) * 1e6:.2f}), {si(1 / seconds)} IOPS, {format_size(size / seconds)}/s; "
-            f"the line says {cost.seconds(1, size) * 1e6:.2f} µs"
+            f"by the two figures {cost.seconds(1, size) * 1e6:.2f} µs"
         )
     return "\n".join(lines)

@@ -132,19 +132,19 @@ def final_report(stats: Stats, *, title: str, results: Mapping[str, str]) -> str
     rates, rows, elapsed = derived(stats), looked_up(stats), of("elapsed_s")
     lines = {
         "rows": f"{si(of('rows'))}, {si(rates['rows_per_s'])}/s; "
-        f"hit {percent(of('rows_hit'), rows)}, shared {percent(of('rows_waited'), rows)}, "
-        f"loaded {percent(of('rows_loaded'), rows)}",
+        f"buffer hits {percent(of('rows_hit'), rows)}, read for another batch "
+        f"{percent(of('rows_waited'), rows)}, read {percent(of('rows_loaded'), rows)}",
         "reads": f"IOPS={si(rates['requests_per_s'])}, "
         f"BW={format_size(rates['read_bytes_per_s'])}/s, {si(of('requests'))} requests of "
         f"{format_size(rates['bytes_per_request'])}, {si(of('retries'))} retries",
-        "bytes": f"{format_size(of('bytes_read'))} read, {format_size(of('bytes_wanted'))} wanted "
-        f"({100 * rates['wanted_rate']:.1f} %)",
+        "bytes": f"{format_size(of('bytes_read'))} read, for batches with "
+        f"{format_size(of('bytes_wanted'))} of rows",
         "stages": f"sample {of('sample_s'):.1f} s, extract {of('extract_s'):.1f} s, "
-        f"gather {of('gather_s'):.1f} s, summed over workers",
+        f"gather {of('gather_s'):.1f} s, of all threads together",
         "waiting": f"{of('wait_s'):.1f} s for batches, "
         f"{percent(of('wait_s'), elapsed)} of the time",
         "memory": f"peak {format_size(peak_memory_bytes())}, "
-        f"feature buffer {format_size(of('buffer_bytes'))} ({si(of('buffer_slots'))} slots)",
+        f"feature buffer {format_size(of('buffer_bytes'))} ({si(of('buffer_slots'))} rows)",
         **results,
     }
     head = (

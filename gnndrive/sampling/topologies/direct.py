@@ -129,9 +129,9 @@ class Direct(Topology):
         cache = cache_bytes(question, min(int(share * question.given), room))
         # The out-degrees are freed before the memory in `spare` is needed.
         making = max(map(build_bytes, question.sizes)) - question.spare if cache else 0
-        parts = f"neighbour cache {format_size(cache)}, fetches {format_size(fetches)}"
+        parts = f"neighbour cache {format_size(cache)}, reads {format_size(fetches)}"
         nbytes = max(cache + fetches, making)
-        why = f"direct, {question.why or why}; {parts}"
+        why = f"neighbours on disk (direct), {question.why or why}; {parts}"
         return TopologyChoice(cls, why, nbytes, cache, has_ring=True)
 
     @classmethod

@@ -59,7 +59,7 @@ class Mmap(Topology):
             why = "as asked for"
         elif question.budget:
             why = f"because {question.indices} do not fit beside the feature buffer"
-        return TopologyChoice(cls, f"mmap, {question.why or why}", 0)
+        return TopologyChoice(cls, f"neighbours in a memory map (mmap), {question.why or why}", 0)
 
     @classmethod
     def make(cls, context: TopologyContext) -> Mmap:

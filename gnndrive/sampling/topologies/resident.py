@@ -65,7 +65,8 @@ class Resident(Topology):
             if packed > question.room(BUFFER_BATCHES):
                 return None
             why = f"because {question.indices} fit beside the feature buffer"
-        return TopologyChoice(cls, f"resident, {question.why or why}", packed)
+        why = f"neighbours in memory (resident), {question.why or why}"
+        return TopologyChoice(cls, why, packed)
 
     @classmethod
     def make(cls, context: TopologyContext) -> Resident:

@@ -232,7 +232,7 @@ class _ReplayedSamples:
         largest = f"the largest has {shape.nodes:,} nodes and {shape.edges:,} edges"
         yield Item("index", self.sizes.index_bytes, "of the pack: where each batch lies")
         of_epoch = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
-        yield of_epoch("queued samples", sample * queued, f"{queued} samples; {largest}")
+        yield of_epoch("queued samples", sample * queued, f"{queued} that wait; {largest}")
         resident = hot + RESIDENT_BYTES * min(hot, 3 * RESIDENT_PART_ROWS // 2)
         yield Item(
             "residents", resident, "to read the hot rows in parts", life=Life.BUFFER,
@@ -242,7 +242,8 @@ class _ReplayedSamples:
         yield of_epoch("records", records, "samples that are being read")
         yield of_epoch(
             "leases", (ALIAS_BYTES + LOAD_BYTES) * entries * shape.extracted,
-            f"aliases and reads of {shape.extracted} batches", use=Use.READING,
+            f"of {shape.extracted} batches: where their rows are, and which are being read",
+            use=Use.READING,
         )  # fmt: skip
 
 

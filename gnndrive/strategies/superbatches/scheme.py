@@ -199,7 +199,7 @@ class _SampledAhead:
     def items(self, shape: Shape) -> Iterator[Item]:
         rows, samplers = shape.foreseen_rows, shape.samplers
         codes = CODE_BYTES * shape.nodes * (shape.queued + 1) * (rows > 0)
-        why = "of each row, in a superbatch"
+        why = "when a superbatch needs each row next"
         next_uses = CODE_BYTES * rows + codes
         yield from if_any(Item("next uses", next_uses, why, life=Life.EPOCH, use=Use.FEATURES))
         nbytes = (self.planned.record_bytes(self.size) + shape.sample_bytes) * samplers

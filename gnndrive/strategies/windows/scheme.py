@@ -292,9 +292,9 @@ class PlannedWindows(Slots):
         """See `Part`."""
         item = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
         which = "two windows" if self.sizes.windows > 1 else "the window"
-        yield item("window graphs", self.graph_bytes, f"adjacency inside {which}", use=Use.GRAPH)
+        yield item("window graphs", self.graph_bytes, f"neighbours inside {which}", use=Use.GRAPH)
         held = HELD_BYTES * self.slots + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
-        yield item("held rows", held, "leases of whole windows", use=Use.FEATURES)
+        yield item("held rows", held, "which rows whole windows use", use=Use.FEATURES)
         static, why = STATIC_BYTES * self.partitioned.num_static, "where they are, and their lists"
         yield from if_any(Item("static nodes", static, f"{why} begin", use=Use.GRAPH))
 

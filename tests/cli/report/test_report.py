@@ -31,12 +31,12 @@ STATS = {
 
 GOLDEN = """\
 train: 196 batches in 65.2 s (0.333 s each), engine=uring
-  rows          : 12.3 M, 189 k/s; hit 45.2 %, shared 3.1 %, loaded 51.7 %
+  rows          : 12.3 M, 189 k/s; buffer hits 45.2 %, read for another batch 3.1 %, read 51.7 %
   reads         : IOPS=64.4 k, BW=521 MB/s, 4.2 M requests of 8.1 KB, 0 retries
-  bytes         : 34 GB read, 3.27 GB wanted (9.6 %)
-  stages        : sample 12.3 s, extract 140.3 s, gather 3.1 s, summed over workers
+  bytes         : 34 GB read, for batches with 3.27 GB of rows
+  stages        : sample 12.3 s, extract 140.3 s, gather 3.1 s, of all threads together
   waiting       : 10.0 s for batches, 15.3 % of the time
-  memory        : peak 851 MB, feature buffer 268 MB (524 k slots)
+  memory        : peak 851 MB, feature buffer 268 MB (524 k rows)
   test accuracy : 0.941"""
 
 
@@ -49,7 +49,7 @@ def test_the_final_report_as_text_and_as_json(monkeypatch):
     assert final_report({}, **given).startswith("train: 0 batches in 0.0 s (0.000 s each)")
     assert set(derived({}).values()) == {0.0}
     # Rows of a second table are looked up too, and no node more is delivered.
-    assert "hit 60.0 %, shared 10.0 %, loaded 30.0 %" in final_report(
+    assert "hits 60.0 %, read for another batch 10.0 %, read 30.0 %" in final_report(
         {"rows": 100, "rows_hit": 120, "rows_waited": 20, "rows_loaded": 60}, **given
     )
     report = json.loads(as_json(STATS, accuracy={"test": 0.941}))

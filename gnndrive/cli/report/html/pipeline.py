@@ -212,10 +212,11 @@ def _numbers(run: Part) -> str:
         (what, f"{run.number(name):,.0f}", say(over(run.number(name), elapsed), "/s"))
         for name, what, say in (
             ("batches", "batches", count), ("rows", "rows", count), ("edges", "edges", count),
-            ("rows_hit", "rows hit", count), ("rows_waited", "rows shared", count),
-            ("rows_loaded", "rows loaded", count), ("evictions", "rows that left", count),
+            ("rows_hit", "rows in the feature buffer", count),
+            ("rows_waited", "rows read for another batch", count),
+            ("rows_loaded", "rows read", count), ("evictions", "rows that left", count),
             ("requests", "requests", count), ("bytes_read", "bytes read", size),
-            ("bytes_wanted", "bytes wanted", size),
+            ("bytes_wanted", "bytes of rows in batches", size),
         ) if run.has(name)
     ]  # fmt: skip
     waits = [
