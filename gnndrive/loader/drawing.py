@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count, islice
 
 import numpy as np
@@ -24,23 +22,10 @@ from gnndrive.sampling.samplers.base import Bounds, Sampler
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.cache import entry_key, load_entry, load_trace, save_entry, save_trace
-from gnndrive.store.format import Progress
 from gnndrive.store.reader import Store
 
-PROGRESS: ContextVar[Progress] = ContextVar("PROGRESS", default=lambda what, done, total: None)
-"""Called as progress(what, done, total) while batches are drawn and strategies are compared."""
 SPREAD_MAX = 10_000  # batches of an epoch in order, from all of which some are drawn
 ENTRY_BYTES = 64  # of a node or an edge while a batch is drawn, its share of the limit
-
-
-@contextlib.contextmanager
-def reporting(progress: Progress) -> Iterator[None]:
-    """Within this context, this thread's loaders report while they draw and compare."""
-    token = PROGRESS.set(progress)
-    try:
-        yield
-    finally:
-        PROGRESS.reset(token)
 
 
 @dataclass(frozen=True)
@@ -101,7 +86,7 @@ class Drawing:
             sampler, topologies = self._to_draw(request, threads)
             found = draw_traces(
                 self._many_seeds(), sampler, topologies, self.rows_of, tables, request.bounds,
-                threads, partial(PROGRESS.get(), "drawing batches"),
+                threads,
             )  # fmt: skip
         for name, trace in found.items():
             save_trace(self.store, keys[name], trace.to_array())

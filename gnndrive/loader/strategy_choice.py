@@ -14,9 +14,9 @@ from dataclasses import replace
 from gnndrive.common.duration import duration
 from gnndrive.common.errors import GNNDriveError
 from gnndrive.common.memory import return_free_memory
+from gnndrive.common.progress import report
 from gnndrive.common.records import NodeKey
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.drawing import PROGRESS
 from gnndrive.plan.replay import measure_pace
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Comparison, Known, StrategyCost, cheapest, predict_curve
@@ -115,14 +115,14 @@ def _costs(
     """The costs of strategies: those with the same batches first."""
     found: list[StrategyCost] = []
     for done, strategy in enumerate(compared):
-        PROGRESS.get()("comparing strategies", done, len(compared))
+        report("comparing strategies", done, len(compared))
         try:
             found.append(strategy.cost(_with(whole, strategy), known, request))
         except GNNDriveError as error:
             said = str(error).splitlines()[0].removesuffix(". With the least it uses")
             same = batches_of(strategy) == default().name
             found.append(StrategyCost(strategy.text, same_batches=same, refused=said))
-    PROGRESS.get()("comparing strategies", len(compared), len(compared))
+    report("comparing strategies", len(compared), len(compared))
     return sorted(found, key=lambda each: not each.same_batches)
 
 

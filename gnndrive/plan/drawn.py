@@ -22,6 +22,7 @@ import torch
 
 from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import BatchTooLarge
+from gnndrive.common.progress import report
 from gnndrive.common.records import Int64Array, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
 from gnndrive.sampling.topologies.base import Topology
@@ -268,6 +269,7 @@ def draw_batches(
     together: dict[str, list[int]] = {name: [] for name in rows}
     expanded, edges, first = 0.0, 0, None
     for seeds in batches:
+        report("drawing batches", len(sizes), DRAWN_BATCHES)
         sample = sampler.sample(seeds, batch_key(_KEY, 0, seeds.index), topologies)
         size = size_of(sample, bounds)
         sizes.append(size)
@@ -282,6 +284,7 @@ def draw_batches(
             break
     if first is None:
         return None
+    report("drawing batches", DRAWN_BATCHES, DRAWN_BATCHES)
     # Once more: adjacency is mapped page by page while it is read first, which takes longer than
     # sampling. The pages of this batch are mapped by now, but have left the processor's caches.
     began = thread_time()

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.distinct import distinct
+from gnndrive.common.progress import report
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.common.threads import in_turn, thread_pool
 from gnndrive.plan.drawn import size_of
@@ -153,13 +154,13 @@ def kept_rows(rows: Int64Array, bits: int) -> Keep:
 def draw_traces(
     batches: Iterator[Seeds], sampler: Sampler, topologies: Sequence[Topology],
     rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]], tables: Mapping[str, int],
-    bounds: Bounds, threads: int, progress: Callable[[int, int], object],
+    bounds: Bounds, threads: int,
 ) -> dict[str, SampledTrace]:  # fmt: skip
     """Sample batches, as many as `EDGES_MAX` and the other limits say, and keep their rows.
 
     Arguments and errors are those of `draw_batches`, but that batches have no end if there is one,
-    and a number each, and that so many `threads` share the sampler; `progress(done, total)` is
-    called after each batch. Returns the traces by their tables' names; {}: there is no batch.
+    and a number each, and that so many `threads` share the sampler. Returns the traces by their
+    tables' names; {}: there is no batch.
     """
 
     def sample(seeds: Seeds) -> tuple[dict[str, Int64Array], int]:
@@ -185,9 +186,9 @@ def draw_traces(
             for name, ids in found.items():
                 taken[name].add(ids)
             drawn, total = drawn + 1, total + count
-            progress(drawn, most)
+            report("drawing more batches", drawn, most)
             if drawn >= most or total >= EDGES_MAX:
-                progress(most, most)
+                report("drawing more batches", most, most)
                 break
     return {name: each.trace(tables[name]) for name, each in taken.items()}
 

@@ -31,6 +31,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.file_lock import locked
 from gnndrive.common.forks import ForkLock
+from gnndrive.common.progress import report
 from gnndrive.common.records import NodeKey, ends_of
 from gnndrive.store.cache import load_array, make_folder, save_array
 from gnndrive.store.layout.table_parts import TableParts
@@ -40,6 +41,7 @@ from gnndrive.store.views import StoredEdges
 Classes: TypeAlias = npt.NDArray[np.uint8]
 
 FOLDER = "classes"
+RANKING = "ranking rows"  # for progress
 _VERSION = 1
 _BLOCK = 1 << 18
 _BIN_BITS = 16  # a bin: the leading bits of a score as float32, its exponent and 7 of its fraction
@@ -186,12 +188,16 @@ def out_degrees(store: Store) -> Scores:
     scores: Scores = {
         type: np.zeros(nodes.num_nodes, np.uint32) for type, nodes in store.info.types.nodes.items()
     }
+    done = 0
     for edges in store.all_edges():
         degrees, width = scores[edges.source.type], edges.indices_file.row_bytes
         into = ffi.cast("uint32_t *", degrees.ctypes.data)
         for indices, count in _lists(edges):
+            report(RANKING, done, store.num_edges)
             if lib.gd_count_out_degrees(indices, width, count, len(degrees), into):
                 raise _damaged(edges)
+            done += count
+    report(RANKING, done, store.num_edges)
     return scores
 
 
@@ -212,6 +218,7 @@ def reverse_pagerank(store: Store) -> Scores:
         start = 1 - DAMPING if step < STEPS - 1 else 0.0
         next = {type: np.full(len(each), start, np.float32) for type, each in now.items()}
         for edges in store.all_edges():
+            report(RANKING, step * store.num_edges, STEPS * store.num_edges)
             target = edges.target.type
             _step(edges, now[target], next[edges.source.type], DAMPING / leading[target])
         now = next

@@ -65,6 +65,7 @@ def test_disk_calibrates_and_info_shows_it(gnndrive, tmp_path, monkeypatch):
     assert f"not calibrated: run gnndrive bench disk {store}" in gnndrive("info", store).out
     assert gnndrive("info", store, "--json").json["disk"] is None
     ended = gnndrive("bench", "disk", store, "--iodepth", 4)
+    assert ended.err.splitlines()[-1] == "reading: 100 %"
     assert ("disk.json" in ended.out, "by the two figures" in ended.out) == (True, True)
     after = gnndrive("info", store, "--json").json
     assert {"format": 1, **after["disk"]} == json.loads((store / "disk.json").read_text())

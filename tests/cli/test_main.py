@@ -361,6 +361,7 @@ def test_the_interpreter_ends_quietly_too(planted):
 def test_the_name_of_a_job_is_shown_without_markup(terminal):
     out = io.StringIO()
     with Bars(Console(file=out, force_terminal=terminal, width=100)) as bars:
+        assert not out.getvalue(), "nothing is drawn before the first report"
         bars("rows nodes:x: [bold]", 4, 4)
     assert ("rows nodes:x: [bold]" in out.getvalue(), "100 %" in out.getvalue()) == (True, True)
 

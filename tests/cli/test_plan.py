@@ -49,7 +49,7 @@ def test_a_plan_as_json(gnndrive, planted):
     # The seconds are of batches that are drawn and timed anew.
     assert plan["text"].split("\n\n")[0] == gnndrive(*words, "-v").out.split("\n\n")[0]
     tight = gnndrive("plan", planted, *FEW[2:], "--batch-size", "13", "--memory", "34MB")
-    for what in ("drawing batches", "comparing strategies"):
+    for what in ("drawing batches", "drawing more batches", "comparing strategies"):
         assert f"{what}: 100 %" in tight.err
     own = found["choice"][0]
     for part in ("sampling", "disk", "admission", "gather", "hand-over"):

@@ -1,6 +1,7 @@
 """`gnndrive train`: losses to the bit, checkpoints, devices, timelines, windows of partitions."""
 
 import errno
+import io
 import math
 import os
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch_geometric.data import Data
 
 import gnndrive as gd
@@ -17,7 +19,7 @@ from gnndrive import ConfigError
 from gnndrive.cli.commands import loader_options
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.loader_options import LoaderOptions
-from gnndrive.cli.commands.split_batches import SplitBatches
+from gnndrive.cli.commands.split_batches import RunRecord, SplitBatches
 from gnndrive.cli.training import (
     MODELS,
     Batches,
@@ -280,6 +282,23 @@ def test_the_time_left_counts_evaluations_as_they_took_so_far(planted):
     given.seconds += [12, 8]
     trained = {"elapsed_s": 16.0}  # so an evaluation took 2 s
     assert (given._after_s(1, True, trained), given._after_s(1, False, trained)) == (12, 10)
+
+
+def test_a_terminal_shows_what_is_done_before_the_first_batch(store, monkeypatch):
+    for kept in ("loader.drawing.load_entry", "store.row_classes.kept_classes"):
+        monkeypatch.setattr(f"gnndrive.{kept}", lambda *_: None)
+    options = LoaderOptions(fanout="4,3", batch_size=13, memory="34MB")
+    for terminal in (True, False):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=terminal, width=100)
+        given = {"epochs": 1, "console": console, "record": RunRecord(compares=True)}
+        with SplitBatches(gd.open(store), options, **given) as batches:
+            next(iter(batches("train", 0)))
+        for said in (
+            "drawing batches", "comparing strategies", "ranking rows", "reading neighbours",
+            "batch 0/62  waiting",
+        ):  # fmt: skip
+            assert (said in out.getvalue()) is terminal
 
 
 def test_all_epochs_are_in_one_timeline(gnndrive, planted, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from gnndrive.cli.commands.bench_strategies import strategies
 from gnndrive.cli.commands.headroom import headroom
 from gnndrive.cli.commands.options import Engine, Json, Rounds, StorePath
 from gnndrive.cli.measure import calibrate, fio, raw, rows, text
+from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_block_size
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
@@ -47,7 +49,9 @@ def disk(
 ) -> None:
     """Measure seconds per request and per byte on a store's disk; loaders plan reads with them."""
     opened = open_store(store)
-    cost = calibrate.calibrate(opened, depth=iodepth, ioengine=ioengine or URING)
+    with Bars() as bars:
+        told = partial(bars, "reading")
+        cost = calibrate.calibrate(opened, depth=iodepth, ioengine=ioengine or URING, progress=told)
     gap = gap_bytes(cost, SWEEP_BLOCK_BYTES)
     if json_:
         print(json.dumps({**asdict(cost), "gap_bytes": gap}, indent=2))

@@ -27,8 +27,8 @@ from gnndrive.cli.report.text import aligned, json_text
 from gnndrive.common.duration import duration
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, given_size, parse_size
+from gnndrive.common.progress import reporting
 from gnndrive.loader.arguments import checked_tuning
-from gnndrive.loader.drawing import reporting
 from gnndrive.loader.store_loader import plan_for_ranks
 from gnndrive.loader.strategy_choice import UNCALIBRATED, USUAL_DISK
 from gnndrive.plan import costs

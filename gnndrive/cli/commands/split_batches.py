@@ -9,14 +9,16 @@ buffer that starts cold in each epoch.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
 
 from gnndrive.cli.commands.loader_options import LoaderOptions
-from gnndrive.cli.report import LiveLine, plan_section
+from gnndrive.cli.report import Bars, LiveLine, plan_section
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.progress import reporting
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.pipeline.timeline import Timeline
 from gnndrive.plan.strategy_costs import Comparison
@@ -144,7 +146,8 @@ class SplitBatches:
         options = self.options.drawn()
         for split in splits if options is not self.options else ():
             try:
-                with options.loader(self.store, self.store.split(split), False) as loader:
+                seeds = self.store.split(split)
+                with options.loader(self.store, seeds, False) as loader, self._told():
                     loader.plan()
             except ConfigError as error:
                 raise ConfigError(f"batches of the {split} split are drawn, and {error}") from None
@@ -179,7 +182,8 @@ class SplitBatches:
             self._loader = options.loader(self.store, seeds, training, **more)
             self._split = split
             if training:
-                self.record.compare(self._loader)
+                with self._told():
+                    self.record.compare(self._loader)
         return self._loader
 
     def _show(self, loader: NeighborLoader, split: str, epoch: int) -> Generator[Any, None, None]:
@@ -191,13 +195,23 @@ class SplitBatches:
         since = _sum(earlier, loader.stats())
         later = self.epochs - epoch - 1
         after_s = self._after_s(later, training, since if training else self.stats)
+        with self._told():
+            batches = iter(loader)
         with LiveLine(
             len(loader), label=label, since=since, later=later, after_s=after_s,
             console=self.console,
         ) as line:  # fmt: skip
-            for number, batch in enumerate(loader, 1):
+            for number, batch in enumerate(batches, 1):
                 yield batch
                 line.update(number, _sum(earlier, loader.stats()), loss=self.last_loss)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Within this context, a terminal shows what a loader does before its first batch."""
+        console = self.console or Console(stderr=True)
+        bars = Bars(console, transient=True)
+        with bars, reporting(bars) if console.is_terminal else nullcontext():
+            yield
 
     def _after_s(self, later: int, training: bool, trained: Mapping[str, Any]) -> float | None:
         """Seconds from a split's last batch to the end, as epochs took so far; `trained`: stats of

@@ -220,7 +220,10 @@ def measure(
         limit, words: the limit of each process, and what it is, or why there is none.
     """
     # What a process takes that has imported everything, opened the store, and loads nothing.
+    empty = "a process without a loader"
+    progress(empty, 0, 1)
     own = run_loading(replace(_loading(asked), loader=NOTHING)).peak_bytes
+    progress(empty, 1, 1)
     left = None if asked.memory is None else asked.memory - own
     if asked.memory is not None and asked.memory <= own:
         raise ConfigError(
@@ -243,6 +246,7 @@ def measure(
             def shown(done: int, total: int, what: str = what, place: int = place) -> None:
                 progress(what, place * total + done, len(runs) * total)
 
+            shown(0, given.warm_up + given.batches)
             try:
                 loaded = run_loading(given, limit, shown)
             except LoadingFailed as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from statistics import median
 
@@ -41,6 +41,7 @@ def calibrate(
     depth: int = DEPTH,
     ioengine: str = "uring",
     reads: int | None = None,
+    progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> DiskCost:
     """Measure the disk that a store lies on, by the file of its largest per-node array, and write
     disk.json into the store's folder.
@@ -49,6 +50,7 @@ def calibrate(
         depth: reads in flight.
         ioengine: "uring" or "threads".
         reads: how many reads to make for one point; None: as many as end in `SECONDS_A_POINT`.
+        progress: called as progress(points measured, points in all), those of the warm-up too.
 
     Raises:
         ConfigError: the file is smaller than 64 KiB.
@@ -56,7 +58,7 @@ def calibrate(
     """
     if not os.access(store.path, os.W_OK):
         raise not_writable(store, "no permission")
-    points = measure_points(store, depth, ioengine, reads)
+    points = measure_points(store, depth, ioengine, progress, reads)
     cost = cost_of(points, store, depth, ioengine)
     save_calibration(store, cost)
     return cost
@@ -73,8 +75,9 @@ def cost_of(
 
 
 def measure_points(
-    store: Store, depth: int, ioengine: str, reads: int | None
-) -> tuple[tuple[int, float], ...]:
+    store: Store, depth: int, ioengine: str, progress: Callable[[int, int], object],
+    reads: int | None,
+) -> tuple[tuple[int, float], ...]:  # fmt: skip
     """Points (bytes of a read, seconds per read), in rounds over the sizes of `READ_BYTES` that the
     disk and the file allow."""
     of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
@@ -93,18 +96,22 @@ def measure_points(
     # A new seed for each point: caches of the drive or host may hold blocks read before.
     seeds = count(secrets.randbits(32))
 
-    def point(nbytes: int, seconds: float) -> tuple[int, float]:
-        """Make random reads of `nbytes` each, for `seconds`, or as many as were asked for."""
-        runtime_s = seconds if reads is None else None
+    def point(nbytes: int) -> tuple[int, float]:
+        """Make random reads of `nbytes` each, for a while, or as many as were asked for."""
+        runtime_s = SECONDS_A_POINT if reads is None else None
         driven = run(IoOptions(
             file.path, bs=nbytes, iodepth=depth, ioengine=ioengine, runtime_s=runtime_s,
             reads=reads, slat=False, seed=next(seeds), inflight_bytes=INFLIGHT_BYTES,
         ))  # fmt: skip
         return nbytes, driven.runtime_s / max(driven.rows, 1)
 
-    point(FILE_BYTES_MIN, WARM_UP_POINTS * SECONDS_A_POINT)
     sizes = [size for size in sorted({max(each, sector) for each in READ_BYTES}) if size <= whole]
-    return tuple(point(nbytes, SECONDS_A_POINT) for nbytes in sizes * ROUNDS)
+    asked, points = [FILE_BYTES_MIN] * WARM_UP_POINTS + sizes * ROUNDS, list[tuple[int, float]]()
+    for done, nbytes in enumerate(asked):
+        progress(done, len(asked))
+        points.append(point(nbytes))
+    progress(len(asked), len(asked))
+    return tuple(points[WARM_UP_POINTS:])
 
 
 def medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -11,7 +11,14 @@ from collections import deque
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from gnndrive.cli.report.text import Stats, percent, ratio, si
@@ -76,8 +83,9 @@ class LiveLine:
 
     def __enter__(self) -> LiveLine:
         if self._console.is_terminal:
-            self._live = Live(console=self._console, auto_refresh=False)
-            self._live.start()
+            first = f"{self._label}  batch 0/{self._batches}  waiting for the first one"
+            self._live = Live(_line(first), console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -97,8 +105,7 @@ class LiveLine:
         if self._live is not None:
             due = last or now - self._drawn_s >= REDRAW_S
             line = self.line(batch, stats, loss, width=self._console.width)
-            text = Text(line, no_wrap=True, overflow="ellipsis")
-            self._live.update(text, refresh=due)
+            self._live.update(_line(line), refresh=due)
             self._drawn_s = now if due else self._drawn_s
         elif last or batch % self._every == 0:
             say(self._console, self.line(batch, stats, loss))
@@ -135,6 +142,10 @@ class LiveLine:
         return line
 
 
+def _line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
 class Bars:
     """A bar for each kind of work, made at the first report of it; a context manager.
 
@@ -144,23 +155,19 @@ class Bars:
         console: where to draw; None: standard error.
         kept: what the same command need not do again after Ctrl-C, such as "packed", to say so
             then; empty: nothing.
+        transient: whether a terminal shows the bars only until the context ends.
     """
 
-    def __init__(self, console: Console | None = None, *, kept: str = "") -> None:
+    def __init__(
+        self, console: Console | None = None, *, kept: str = "", transient: bool = False
+    ) -> None:
         self._console, self._kept = console or Console(stderr=True), kept
+        self._transient = transient
         self._tasks: dict[str, TaskID] = {}
         self._quarters: dict[str, int] = {}
         self._bars: Progress | None = None
 
     def __enter__(self) -> Bars:
-        if self._console.is_terminal:
-            columns = (
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                TextColumn("{task.percentage:>3.0f} %"),
-            )
-            self._bars = Progress(*columns, TimeRemainingColumn(), console=self._console)
-            self._bars.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
@@ -173,7 +180,9 @@ class Bars:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Report that `done` of `total` steps of `what` are done."""
-        if self._bars is not None:
+        if self._console.is_terminal:
+            if self._bars is None:
+                self._bars = self._started()
             if what not in self._tasks:
                 self._tasks[what] = self._bars.add_task(what, total=total)
             self._bars.update(self._tasks[what], completed=done, total=total)
@@ -182,3 +191,16 @@ class Bars:
         if quarter > self._quarters.get(what, 0):
             self._quarters[what] = quarter
             say(self._console, f"{what}: {25 * quarter} %")
+
+    def _started(self) -> Progress:
+        """Bars on a terminal, each with a spinner, because a step may take long."""
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeRemainingColumn(),
+        )
+        bars = Progress(*columns, console=self._console, transient=self._transient)
+        bars.start()
+        return bars

@@ -20,6 +20,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.io.direct_file import STRETCH_BYTES
 from gnndrive.common.memory import format_size
+from gnndrive.common.progress import report
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.topologies.base import GraphSize, TopologyQuestion
 
@@ -49,13 +50,15 @@ class NeighbourCache:
         while (at := lib.gd_neighbours_next(self.handle)) >= 0:
             first, indices = reader.stretch(at)
             lib.gd_neighbours_fill(self.handle, ffi.from_buffer(indices), first, indices.size)
+            report("reading lists to keep", min(first + indices.size, csc.edges), csc.edges)
 
     @staticmethod
     def _choose_lists(csc: Any, reader: SequentialReader, nbytes: int, bipartite: bool) -> Any:
         """Return a cache whose lists are chosen and still empty; frees the out-degrees."""
         out_degree = np.full(max(csc.nodes, 1), bipartite, np.uint32)
         counts = ffi.cast("uint32_t *", out_degree.ctypes.data)
-        for _, indices in () if bipartite else reader.stretches():
+        for first, indices in () if bipartite else reader.stretches():
+            report("choosing lists to keep", first + indices.size, csc.edges)
             lib.gd_count_out_degrees(
                 ffi.from_buffer(indices), csc.index_bytes, indices.size, csc.nodes, counts
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
+from gnndrive.common.progress import report
 from gnndrive.common.records import TableFile, TopologyChoice
 from gnndrive.common.threads import submit, thread_pool
 from gnndrive.disk.sequential_reader import SequentialReader
@@ -105,7 +107,10 @@ def _read_packed(
     cut = size.edges // 2 if size.edges >= HALVED_EDGES else 0
     halves = [(0, cut - _OVERLAP_INDICES), (cut, size.edges)] if cut else [(0, size.edges)]
     with thread_pool(len(halves), "gnndrive-resident") as threads:
-        packing = [submit(threads, _pack, file, size, packed, *half) for half in halves]
+        # The last one tells its progress for both, as it runs in the caller's context.
+        calls = [(_pack, file, size, packed, *half) for half in halves]
+        packing = [submit(threads, *call) for call in calls[:-1]]
+        packing.append(submit(threads, copy_context().run, *calls[-1]))
         good = all(each.result() for each in packing)
     if cut:  # after the second half is done, because C writes eight bytes at a time into it
         good = good and _pack(file, size, packed, cut - _OVERLAP_INDICES, cut)
@@ -125,6 +130,7 @@ def _pack(
             if code == -errno.ERANGE:
                 return False
             check(code, "gd_pack_indices")
+            report("reading neighbours", start + indices.size - first, last - first)
     return True
 
 
