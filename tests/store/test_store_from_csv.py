@@ -15,6 +15,7 @@ import scipy.sparse
 import torch
 
 from gnndrive import ConfigError, StoreError
+from gnndrive.common.progress import reporting
 from gnndrive.store import Store
 from gnndrive.store.importers import RandomSplit, from_csv, from_edges, random_split
 from gnndrive.store.importers import features as features_module
@@ -106,7 +107,11 @@ def test_dialects(files, separator, header, end, quoted):
 def test_byte_order_mark_and_blocks(files, monkeypatch):
     monkeypatch.setattr(text_module, "BLOCK_BYTES", 7)
     files.put("edges.csv", b"\xef\xbb\xbf" + lines().encode() + b"\n\n# end")
-    assert pairs(files.load()) == EDGES
+    told: list[tuple[str, int, int]] = []
+    with reporting(lambda *each: told.append(each)):
+        assert pairs(files.load()) == EDGES
+    assert {"edges.csv", "labels.csv", "sorting edges"} == {what for what, _, _ in told}
+    assert told[-1] == ("sorting edges", 1, 1)
     files.put("edges.csv", lines() + "\n\n7,1\n")
     files.refuse(r"edges.csv, line 9: node 7, but there are 5 nodes")
 

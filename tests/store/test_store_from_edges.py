@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import Store, StoreError
+from gnndrive.common.progress import reporting
 from gnndrive.store.importers import database, plain_files, table_files
 from gnndrive.store.importers import text as text_module
 from tests.store.conftest import edges_of, left, poke, refused
@@ -464,7 +465,7 @@ def sorting(*shares: float) -> Mock:
     return db
 
 
-def test_a_sort_reports_its_progress_and_can_be_interrupted(monkeypatch):
+def test_a_query_reports_its_progress_and_can_be_interrupted(monkeypatch):
     monkeypatch.setattr(database, "POLL_S", 0)
     told: list[int] = []
     made = database.Database.__new__(database.Database)
@@ -472,6 +473,13 @@ def test_a_sort_reports_its_progress_and_can_be_interrupted(monkeypatch):
     made._open_reader("", told.append, 1)
     assert told[:5] == [0, 0, 25, 80, 99]
     assert told[-1] == 100
+    made._db = sorting(12.5, 40.0, 50.0)
+    made._db.execute.side_effect = made._db.sql.return_value.to_arrow_reader.side_effect
+    shown: list[tuple[str, int, int]] = []
+    with reporting(lambda *each: shown.append(each)):
+        made.run("")
+    assert shown[:2] == [("reading tables", 12, 100), ("reading tables", 40, 100)]
+    assert shown[-1] == ("reading tables", 100, 100)
     made._db = sorting(1.0, 2.0, 3.0, 4.0)
 
     def tell(percent: int) -> None:

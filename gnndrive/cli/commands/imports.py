@@ -12,6 +12,7 @@ from gnndrive.cli.commands.info import info_text
 from gnndrive.cli.commands.options import IfExists
 from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.progress import reporting
 from gnndrive.store.importers import from_csv, from_dataset, from_edges, from_tables
 from gnndrive.store.importers.splits import RandomSplit, SplitSpec
 from gnndrive.store.importers.table_files import is_text
@@ -157,7 +158,7 @@ def import_(
 
 
 def _make(importer: Callable[..., Store], **given: Any) -> None:
-    with Bars() as bars:
+    with Bars() as bars, reporting(bars):
         store = importer(**given, progress=bars)
     print(info_text(store))
 

@@ -13,6 +13,7 @@ import torch
 
 from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.progress import report
 from gnndrive.common.records import EdgeKey, Int64Array, ends_of
 from gnndrive.store.checks import Bounds
 from gnndrive.store.format import index_dtype
@@ -56,7 +57,9 @@ def csc_from_edges(
 def write_csc(writer: StoreWriter, type: EdgeKey, src: EdgeEnds, dst: EdgeEnds) -> None:
     """Sort the edges of a type and write them."""
     source, target = (writer.types.nodes[end].num_nodes for end in ends_of(type))
+    report("sorting edges", 0, 1)
     indptr, indices, edge_id = csc_from_edges(src, dst, target, source)
+    report("sorting edges", 1, 1)
     dtypes = "int64", index_dtype(source), index_dtype(len(edge_id))
     for leaf, array, dtype in zip(GRAPH, (indptr, indices, edge_id), dtypes, strict=True):
         writer.write(array_name("graph", type, leaf), array, dtype)
@@ -69,8 +72,11 @@ def to_undirected(src: EdgeEnds, dst: EdgeEnds, num_nodes: int) -> tuple[EdgeEnd
         raise ConfigError(
             "undirected works up to 2**31 nodes: add the reverse edges to the list yourself"
         )
+    report("adding reverse edges", 0, 1)
     pairs = np.concatenate([src, dst]).astype(np.int64)
     pairs *= num_nodes
     pairs[: len(src)] += dst
     pairs[len(src) :] += src
-    return np.divmod(distinct(pairs), max(1, num_nodes))
+    both = np.divmod(distinct(pairs), max(1, num_nodes))
+    report("adding reverse edges", 1, 1)
+    return both

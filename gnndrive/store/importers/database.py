@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.progress import report
 from gnndrive.common.records import Int64Array
 from gnndrive.common.threads import submit, thread_pool
 from gnndrive.store.temporary_folders import TemporaryFolder
 
 BATCH = 1 << 20  # rows in a batch
 POLL_S = 0.25  # time between two reports of a query's progress
+READING = "reading tables"  # for progress of queries whose rows nobody waits for
 DUCKDB_SHARE = 0.6  # share of the budget; the rest is for Python, numpy and a batch
 Tell: TypeAlias = "Callable[[int], None]"
 """Called with the share of a query that is done, in percent, before its first batch."""
@@ -104,23 +106,29 @@ class Database:
         parts = [values for (values,) in self.arrays(sql)]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
-    def _in_thread(
-        self, work: Callable[[], Any], tell: Callable[[int], None] = lambda percent: None
-    ) -> Any:
-        """Run DuckDB's `work` in another thread; report its progress to `tell` in this one.
+    def _in_thread(self, work: Callable[[], Any], tell: Tell | None = None) -> Any:
+        """Run DuckDB's `work` in another thread; report its progress to `tell` in this one, as that
+        of sorting, which is the first half of a query, before reading. None: as it is.
 
         An exception here, such as KeyboardInterrupt, interrupts DuckDB, which in the main thread
         would turn Ctrl-C into an error of its own.
         """
+        long = False
         with thread_pool(1, "gnndrive-duckdb") as thread:
             try:
                 doing = submit(thread, work)
                 while not doing.wait(POLL_S):
-                    # Sorting is the first half of the query, reading the second; -1: not known yet.
-                    tell(min(max(int(2 * self._db.query_progress()), 0), 99))
+                    percent = max(self._db.query_progress(), 0)  # -1: not known yet
+                    if tell is None:
+                        report(READING, min(int(percent), 99), 100)
+                        long = True
+                    else:
+                        tell(min(int(2 * percent), 99))
             except BaseException:
                 self._db.interrupt()
                 raise
+        if long:
+            report(READING, 100, 100)
         return doing.result()
 
     def _open_reader(self, sql: str, tell: Tell, rows: int) -> Any:

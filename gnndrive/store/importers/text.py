@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.progress import report
 from gnndrive.common.records import Int64Array
 from gnndrive.common.threads import submit, thread_pool
 from gnndrive.store.format import Progress, index_dtype
@@ -409,6 +410,17 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _reads(path: Path) -> Iterator[bytes]:
+    done = 0
+    for block in _unpacked(path):
+        if (size := path.stat().st_size) > BLOCK_BYTES:
+            report(path.name, done, max(size, done))
+        yield block
+        done += len(block)
+    if done > BLOCK_BYTES:
+        report(path.name, done, done)
+
+
+def _unpacked(path: Path) -> Iterator[bytes]:
     with _open(path) as file:
         if path.suffix not in PACKED:
             while block := _read(file, path):
