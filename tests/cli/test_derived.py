@@ -34,7 +34,7 @@ def listed(gnndrive, store, kind):
 def test_training_finds_what_packing_makes_without_options(gnndrive, store):
     assert "gnndrive pack" in gnndrive("train", store, "--strategy", "diskgnn", *QUICK).refusal
     made = gnndrive("pack", store)
-    assert (made.code, "rows nodes:x: 100 %" in made.err) == (0, True)
+    assert (made.code, "writing rows of nodes:x: 100 %" in made.err) == (0, True)
     path = made_in(store, "packed")
     assert f"{path}: 1 batches × 1 epoch, fanout 10,10, batch size 1024" in made.out
     words = ("train", store, *QUICK, "--dropout", "0")
@@ -91,7 +91,7 @@ def test_an_evaluation_that_cannot_fit_is_refused_before_training(gnndrive, stor
 
 def test_partitioning_says_what_windows_keep(gnndrive, store):
     made = gnndrive("partition", store, *RANDOM)
-    assert (made.code, "rows x: 100 %" in made.err) == (0, True)
+    assert (made.code, "writing rows of x: 100 %" in made.err) == (0, True)
     path = store / "partitioned" / "default"
     assert made.out.startswith(f"{path}: 8 partitions, random, seed 0, 4 % static, ")
     info = open_partitioned(path, gd.open(store)).info

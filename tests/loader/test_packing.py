@@ -48,7 +48,7 @@ class Killed(Exception):
     """A packer ends here."""
 
 
-@pytest.mark.parametrize("phase", ["record", "place", "rows", "check"])
+@pytest.mark.parametrize("phase", ["recording", "placing", "writing", "checksums"])
 @pytest.mark.parametrize(("first", "then"), [(None, ["x"]), (["x"], None), (["x"], ["edge_attr"])])
 def test_a_pack_of_other_tables_is_not_gone_on_with(tmp_path, phase, first, then):
     store = gnndrive.from_data(make_graph(), tmp_path / "graph.gnn")
@@ -190,7 +190,7 @@ def test_what_is_no_pack_is_never_replaced(copy, tmp_path):
 
 def test_a_folder_that_comes_while_packing_is_not_replaced(copy, tmp_path):
     def come(what: str, done: int, total: int) -> None:
-        if what == "check" and not (tmp_path / "p").exists():
+        if what == "checksums" and not (tmp_path / "p").exists():
             (tmp_path / "p").mkdir()
             (tmp_path / "p" / "thesis.tex").write_text("years of work")
 

@@ -443,7 +443,7 @@ class RowPacking:
 
     def _run(self, record: RowRecord, progress: Progress) -> None:
         total = sum(len(output.ids) for output in self.outputs) * self.table.row_bytes
-        progress(f"rows {self.name}", record.written, total)
+        progress(f"writing rows of {self.name}", record.written, total)
         with RowWriter(self.folder, self.table.row_bytes, self._budget.dirty_bytes) as writer:
             table = TableParts(self.table, self._budget.part_bytes)
             first = max(record.rows, self._division.first)
@@ -457,7 +457,7 @@ class RowPacking:
                     writer.sync()
                     first = record.rows
                     record.save(self._record_path)
-                    progress(f"rows {self.name}", record.written, total)
+                    progress(f"writing rows of {self.name}", record.written, total)
             self._order(writer, table, record, progress)
             writer.sync()
         record.end(self._record_path)
@@ -533,7 +533,7 @@ class RowPacking:
                 start, done = done, done + rows * width
                 if number < record.ordered:
                     continue
-                progress(f"order {self.name}", start, self.spool_bytes)
+                progress(f"ordering rows of {self.name}", start, self.spool_bytes)
                 output = self.outputs[piece.output]
                 part = Part(0, rows, spool.read(start, rows * width, table.buffers[0]))
                 at = output.offset + piece.start * width
@@ -546,7 +546,7 @@ class RowPacking:
                     writer.sync()
                     record.ordered, pending = number + 1, 0
                     record.save(self._record_path)
-        progress(f"order {self.name}", done, self.spool_bytes)
+        progress(f"ordering rows of {self.name}", done, self.spool_bytes)
 
 
 def _ranks(ids: Ids) -> Ids:

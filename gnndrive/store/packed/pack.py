@@ -307,7 +307,7 @@ class _Packing:
         self._store.check_unchanged()
         infos = contents(schema, index, self._tables, rows)
         hashed = [info for info in infos if info.name not in sums]
-        told = partial(self._progress, "check")
+        told = partial(self._progress, "checksums")
         try:
             sums |= dict(checksums(self._root, hashed, MEND, told))
         except ReadError as error:

@@ -94,7 +94,7 @@ class Placing:
                 for number in range(first, first + self._batches[volume]):
                     sections, rest = self._place(samples, tables, number)
                     self.rows[number] = writer.append(list(sections.values()), rest)
-                    progress("place", number + 1, len(self.rows))
+                    progress("placing rows in batches", number + 1, len(self.rows))
                 writer.finish()
             first += self._batches[volume]
 

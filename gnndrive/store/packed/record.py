@@ -85,7 +85,7 @@ def record(
         root: the unfinished pack's folder, locked by the caller.
         check_room: called once, with the bytes that the first five batches predict; raises an error
             if the disk is too small.
-        progress: called after each batch, as progress("record", batches done, batches in all).
+        progress: called after each batch, as progress("recording batches", done, in all).
         volume_bytes: see `SampleWriter`.
     """
     counts = {table.name: np.zeros(table.file.row_count, np.uint32) for table in tables}
@@ -100,7 +100,7 @@ def record(
             if done == min(SAMPLES, source.total):
                 sizes = [int(row[2]) for row in writer.rows[:done]]
                 check_room(predict(sizes, entries, source.total))
-            progress("record", done, source.total)
+            progress("recording batches", done, source.total)
         index = writer.finish()
         assert writer.schema is not None
         return Recorded(writer.schema, index, counts)

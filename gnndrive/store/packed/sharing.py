@@ -367,7 +367,7 @@ class SegmentSearch:
                     self._hot[name][number] = later - len(cold)
                     yield cold
                     done += 1
-                    self._progress("search", done, total)
+                    self._progress("choosing segments", done, total)
 
             rows = entries.table.file.row_count
             self._rows[name] = rows_by_segment(batches(), rows, segment)
@@ -402,7 +402,7 @@ class SegmentSearch:
                     dtype = index_dtype(table.file.row_count)
                     write_small(self._root, shared_name(table.name, number), ids.astype(dtype))
                 done += len(within)
-                self._progress("share", done, batches * len(self._tables))
+                self._progress("ordering shared rows", done, batches * len(self._tables))
             uses[table.name] = replace(uses[table.name], shared=shared, shared_rows=rows)
         return uses
 

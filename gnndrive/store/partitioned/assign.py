@@ -155,7 +155,7 @@ def _random(store: Store, settings: PartitionSettings, report: Progress) -> Int3
             part[chosen] = (start + np.arange(len(chosen))) * parts // nodes
         ahead = int(np.count_nonzero(mine))
         at, others_at, done = at + ahead, others_at + len(drawn) - ahead, done + len(drawn)
-        report("random", done, nodes)
+        report("dividing nodes at random", done, nodes)
     return part
 
 

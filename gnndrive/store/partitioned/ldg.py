@@ -74,7 +74,7 @@ def _run_pass(
                 done = lib.gd_ldg_feed(state, numbers, len(chunk), lists.index_bytes)
                 if done < 0:
                     break
-                report(f"ldg pass {number}", done, nodes)
+                report(f"dividing nodes, pass {number}", done, nodes)
         if done != nodes:
             raise StoreError(
                 f"{lists.path} is damaged: remove {lists.path and lists.path.parent}, and "

@@ -35,7 +35,7 @@ from gnndrive.store.partitioned.format import HOT_SHARE
 from gnndrive.store.partitioned.renumbering import PART_BYTES, checked, no_such_node
 from gnndrive.store.reader import Store
 
-LISTS, STATIC_LISTS = "lists", "static lists"
+LISTS, STATIC_LISTS = "lists of neighbours", "lists of static nodes"
 _DIRTY_BYTES = 16 << 20
 _STEP = 1 << 20
 

@@ -24,7 +24,7 @@ from gnndrive.store.format import Progress
 from gnndrive.store.partitioned.arrays import remove
 from gnndrive.store.partitioned.symmetric import SymmetricLists
 
-METIS = "metis"  # the phase, for progress
+METIS = "METIS"  # the phase, for progress
 BYTES_AN_ENTRY = 88
 OUT = "metis.part"
 _CHILD = Path(__file__).with_name("metis_child.py")

@@ -54,7 +54,7 @@ from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.temporary_folders import size_of
 
-CHECK = "check"
+CHECK = "checksums"
 MEMORY_DEFAULT = 1 << 30
 LESS = "give a smaller share of static nodes (--static), or copy the store to a larger disk"
 _BYTES_A_NODE, _BYTES_A_STATIC_NODE = 8, 72

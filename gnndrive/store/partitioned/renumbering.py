@@ -26,7 +26,7 @@ from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.arrays import Unfinished, numbers, zeros
 from gnndrive.store.reader import Store
 
-ORDER, OUT_EDGES, STATIC = "order", "out-edges", "static nodes"
+ORDER, OUT_EDGES, STATIC = "numbering nodes", "counting out-edges", "choosing static nodes"
 PART_BYTES = (8 << 20) + 2 * PAGE_BYTES
 _STEP = 1 << 20  # nodes in one call of the core
 Counts = npt.NDArray[np.uint32]

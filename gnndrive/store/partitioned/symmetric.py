@@ -39,7 +39,7 @@ from gnndrive.store.partitioned.arrays import zeros
 from gnndrive.store.partitioned.renumbering import no_such_node
 from gnndrive.store.reader import Store
 
-COUNT, LISTS = "neighbours", "symmetric lists"  # phases, for progress
+COUNT, LISTS = "counting neighbours", "edges in both directions"  # phases, for progress
 PART_BYTES = (4 << 20) + 2 * PAGE_BYTES
 FIXED_BYTES = 4 * PART_BYTES + WRITER_BYTES + (4 << 20)
 NUMBERS_MOST = (1 << 32) - 1  # of a range; a place in it is 32 bits

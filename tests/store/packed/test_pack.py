@@ -96,8 +96,10 @@ def test_progress_is_told_by_phase(make, tmp_path):
         make(), tmp_path / "p", order="minhash", segment=19,
         progress=lambda what, done, total: told.setdefault(what, []).append((done, total)),
     )  # fmt: skip
-    phases = ["record", "search", "share", "place", "rows nodes:x", "rows edges:edge_attr"]
-    assert [each for each in told if not each.startswith("order")] == [*phases, "check"]
+    assert [each for each in told if not each.startswith("ordering rows")] == [
+        "recording batches", "choosing segments", "ordering shared rows", "placing rows in batches",
+        "writing rows of nodes:x", "writing rows of edges:edge_attr", "checksums",
+    ]  # fmt: skip
     for each in told.values():
         assert len({total for _, total in each}) == 1
         assert each == sorted(each)

@@ -41,8 +41,9 @@ PARTS = {
     "one large": (np.where(np.arange(NODES) == 17, 0, 1), 2),
 }
 PHASES = {
-    "random", "out-edges", "order", "static nodes", "lists", "static lists", "rows x", "order x",
-    "check", "end",
+    "dividing nodes at random", "counting out-edges", "numbering nodes", "choosing static nodes",
+    "lists of neighbours", "lists of static nodes", "writing rows of x", "ordering rows of x",
+    "checksums", "end",
 }  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def test_auto_says_what_it_chose_and_goes_on_with_it(store, monkeypatch):
     assert partition(store, 4, memory=MEMORY).settings.method == "ldg"
 
     def stop(what: str, *_: int) -> None:
-        if what == "out-edges":
+        if what == "counting out-edges":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -154,7 +155,7 @@ def test_auto_says_what_it_chose_and_goes_on_with_it(store, monkeypatch):
     monkeypatch.setattr(f"{module}.choose_method", lambda *_: "metis")
     phases: list[str] = []
     info = partition(store, 4, memory=MEMORY, name="b", progress=lambda *t: phases.append(t[0]))
-    assert (info.settings.method, phases[0]) == ("ldg", "out-edges")
+    assert (info.settings.method, phases[0]) == ("ldg", "counting out-edges")
 
 
 # ---- interrupted
@@ -233,11 +234,11 @@ def test_a_disk_that_is_too_small(store, monkeypatch):
 
 def test_another_store_begins_anew(work):
     work.clear()
-    assert killed_at(work.run, work.phases["rows x"])
+    assert killed_at(work.run, work.phases["writing rows of x"])
     (left,) = work.target.parent.iterdir()
     record = left / PARTITIONS.record
     record.write_text(json.dumps(json.loads(record.read_text()) | {"store": 64 * "0"}))
     phases: list[str] = []
     work.make(lambda what, *_: phases.append(what))
-    assert phases[0] == "random"
+    assert phases[0] == "dividing nodes at random"
     assert files_of(work.target) == work.files
