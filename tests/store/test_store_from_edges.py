@@ -146,9 +146,9 @@ def test_labels_and_splits_name_mapped_nodes_by_their_ids(tmp_path, named, suffi
     for change, match in (
         ({"splits": {"train": unknown}}, "unknown, line 2: no edge has the id 'zoe': correct"),
         ({"splits": {"train": [*named, "0"]}}, r"'train', entry 5 \(from 0\): no edge has the id"),
-        ({"labels": y}, "y.csv, line 1: no edge has the id 'zoe'"),
+        ({"labels": y}, "y.csv, line 2: no edge has the id 'zoe': correct"),
     ):
-        y.write_text(f"zoe,a\n{named[2]},b\n" if "labels" in change else lines[0])
+        y.write_text(f"{named[2]},b\nzoe,a\n" if "labels" in change else lines[0])
         with refused(tmp_path, match):
             gnndrive.from_edges(file, tmp_path / "g.gnn", **{**given, **change})
     y.write_text(f'person,label\n"{named[0]}",rome\n{named[1]},\n"{named[3]}",rome\n')
@@ -274,6 +274,23 @@ def test_features_in_a_table(tmp_path, named, suffix):
     assert store.num_nodes == 3
     with refused(tmp_path, r"name those of the features, x=\"f\*\".*by_id.*:id"):
         gnndrive.from_edges(file, tmp_path / "h", features=tmp_path / f"by_id{suffix}", **given)
+
+
+def test_a_header_above_classes_of_nodes_with_names(tmp_path):
+    (tmp_path / "e.csv").write_text("from,to\nb,c\na,b\n")
+    given: dict[str, Any] = {"source": "from", "target": "to", "map_ids": True}
+    given["labels"] = tmp_path / "y.csv"
+    for content, expected in (("name,team\na,z\nc,y\n", [1, -1, 0]), ("a,z\nc,y\n", [1, -1, 0])):
+        given["labels"].write_text(content)
+        store = gnndrive.from_edges(
+            tmp_path / "e.csv", tmp_path / "g.gnn", header=True, if_exists="replace", **given
+        )
+        assert store.y.tolist() == expected
+    given["labels"].write_text("name,team\na,z\n")
+    with refused(
+        tmp_path, r"line 1: no edge has the id 'name': if it is .*\(--header\)", StoreError
+    ):
+        gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "h.gnn", **given)
 
 
 def test_features_in_lists_and_rows_that_are_wrong(tmp_path, monkeypatch):

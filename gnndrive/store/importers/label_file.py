@@ -66,16 +66,20 @@ class Labels:
 
 
 def read_labels(
-    path: Path, num_nodes: int | None, numbers: NodeNumbers | None = None, first_id: int = 0
+    path: Path,
+    num_nodes: int | None,
+    numbers: NodeNumbers | None = None,
+    first_id: int = 0,
+    header: bool | None = None,
 ) -> Labels:
     """Read labels; see `from_csv` for their forms.
 
     num_nodes None: not known yet; numbers None: the file names nodes by their numbers, which count
-    from `first_id`.
+    from `first_id`; header: as for `from_edges`.
     """
     lines, rows = _read(path, num_nodes)
     width = len(rows[0][1]) if rows else 2
-    if rows and _is_header([fields for _, fields in rows], numbers):
+    if rows and _is_header([fields for _, fields in rows], numbers, header):
         lines, rows = lines[lines.index(rows[0]) + 1 :], rows[1:]
     if not rows:
         warnings.warn(f"{path} holds no labels: check the file", stacklevel=2)
@@ -165,20 +169,21 @@ def _behind_comments(path: Path) -> Iterator[tuple[int, str]]:
     yield from lines
 
 
-def _is_header(rows: Sequence[list[str]], numbers: NodeNumbers | None) -> bool:
+def _is_header(rows: Sequence[list[str]], numbers: NodeNumbers | None, header: bool | None) -> bool:
     """Whether the first row is a header.
 
     Of two fields, the first does not look like a number. Where that is no sign, because there is
     one field, ids are mapped, or the first field is empty, as pandas names an index: the first is
     no id, and the last is a usual name of labels, or text above numbers, or beside an empty id text
-    that no other row has. A usual name without ids that a later row has too is a class.
+    that no other row has. A usual name without ids that a later row has too is a class. `header`
+    True decides where ids are mapped and the first is no id.
     """
     (*ids, label), others = rows[0], rows[1:]
     again = any(fields[-1] == label for fields in others)
     if ids and numbers is None and ids[0]:
         return NUMBER.match(ids[0]) is None
-    if ids and numbers is not None and numbers(ids)[0] >= 0:
-        return False
+    if ids and numbers is not None and ((known := numbers(ids)[0] >= 0) or header):
+        return not known
     if label.lower() in _USUAL_NAMES:
         return bool(ids) or not again
     if label.lower() in MISSING or real_number(label) is not None or not others:
@@ -221,7 +226,9 @@ def _nodes(
     names = [fields[0] for _, fields in rows]
     nodes = numbers(names)
     if len(unknown := np.flatnonzero(nodes < 0)):
-        raise unknown_id(f"{path}, line {rows[unknown[0]][0]}", names[unknown[0]])
+        line, (name, _) = rows[unknown[0]]
+        hint = "if it is a header, give header=True (--header); or " if line == 1 else ""
+        raise unknown_id(f"{path}, line {line}", name, hint)
     return nodes
 
 

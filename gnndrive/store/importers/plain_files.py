@@ -188,7 +188,7 @@ def from_edges(
         first_id, labels, splits, dtype, if_exists, progress: as for `from_csv`.
         undirected: add the other direction of every edge and drop repetitions.
         header: whether each text file begins with the columns' names; None: it does if no field of
-            its first row is a number.
+            its first row is a number. Labels of mapped ids may lack them in either case.
 
     Returns:
         The open store. Its edge ids are positions in the list; if `undirected`, CSC positions.
@@ -219,7 +219,7 @@ def from_edges(
         table, place_rows = _open_features(found, features, x)
         given = _count_nodes(num_nodes, table, matrix, found.last + 1 if map_ids else None)
         numbers = found.numbers if map_ids else None
-        y = None if labels is None else read_labels(Path(labels), given, numbers, first_id)
+        y = None if labels is None else read_labels(Path(labels), given, numbers, first_id, header)
         if given is None and y is not None and y.in_order:
             given = y.num_nodes
         nodes = _infer_nodes(found.last, y) if given is None else given

@@ -104,11 +104,11 @@ def read_mapped_ids(path: Path, numbers: NodeNumbers) -> Int64Array:
     return np.concatenate(parts)
 
 
-def unknown_id(place: str, id: object) -> StoreError:
+def unknown_id(place: str, id: object, remedy: str = "") -> StoreError:
     """The error for an id that no edge has, at a place in a source of mapped ids."""
     return StoreError(
-        f"{place}: no edge has the id {str(id)!r}: correct it, or leave it out, because with "
-        "map_ids=True (--map-ids) the nodes are those of the edges"
+        f"{place}: no edge has the id {str(id)!r}: {remedy}correct it, or leave it out, because "
+        "with map_ids=True (--map-ids) the nodes are those of the edges"
     )
 
 
