@@ -156,7 +156,7 @@ def test_packed_files(files, packed, edges, monkeypatch):
 
 def test_bad_edges_are_named(files):
     for content, match in (
-        ("source,target\n0,1\n0,x\n", r"line 3: '0,x' is not 2 node ids"),
+        ("source,target\n0,1\n0,x\n", r"line 3: '0,x' is not 2 node ids; .* map_ids=True"),
         ("0,1\n\n# c\n1,2,3\n", r"line 4: '1,2,3' is not 2"),
         ("0,1\n1,,2\n", "line 2"),
         ("0 1\n1,\n", "line 2"),

@@ -20,6 +20,7 @@ from gnndrive.common.records import Int64Array
 from gnndrive.store.importers.features import all_whole
 from gnndrive.store.importers.text import (
     COUNTS,
+    MAP_IDS,
     MISSING,
     NUMBER,
     NodeNumbers,
@@ -237,8 +238,7 @@ def _node(text: str, num_nodes: int | None, first_id: int, path: Path, number: i
     if not is_whole(text):
         raise StoreError(
             f"{place}: {text!r} is not a node id, a whole number from {first_id}: correct the "
-            "line, or if the ids of the edges are text give map_ids=True to gnndrive.from_edges "
-            "(--map-ids)"
+            f"line{MAP_IDS}"
         )
     node = int(text) - first_id
     if node < 0 or (num_nodes is not None and node >= num_nodes):

@@ -55,6 +55,9 @@ COUNTS = (
     ", or give features and labels for all nodes, or num_nodes= of gnndrive.from_edges "
     "(--num-nodes)"
 )
+MAP_IDS = (
+    ", or if the ids of the edges are text give map_ids=True to gnndrive.from_edges (--map-ids)"
+)
 
 
 # ---- ids
@@ -121,7 +124,8 @@ def _read_nodes(
     progress: Progress | None = None,
 ) -> Int64Array:
     parts, done = [np.empty((0, columns), np.int32)], 0
-    for rows in read_numbers(path, columns, "int64", "node id", header, progress):
+    remedy = MAP_IDS if header else ""
+    for rows in read_numbers(path, columns, "int64", "node id", header, progress, remedy=remedy):
         most = int(rows.max(initial=first_id)) if limit is None else first_id + limit - 1
         if len(rows) and (rows.min() < first_id or rows.max() > most):
             row, column = np.argwhere((rows < first_id) | (rows > most))[0]
@@ -146,6 +150,7 @@ def read_numbers(
     header: bool = False,
     progress: Progress | None = None,
     skip: int = 0,
+    remedy: str = "",
 ) -> Iterator[npt.NDArray[Any]]:
     """Yield rows [n, columns] of a file, with the separators and comments of `read_edges`.
 
@@ -157,6 +162,7 @@ def read_numbers(
         header: skip a first line in which no field is a number.
         progress: called as progress(file name, bytes done, bytes in all).
         skip: number of lines before the rows.
+        remedy: what else may be wrong than a line that holds no numbers, for errors.
     """
     if not columns:
         return
@@ -166,7 +172,7 @@ def read_numbers(
         content, header = _without_header(block, path, line) if header else (block, False)
         rows = parse(content, columns)
         if rows is None:
-            rows = _parse_lines(content, columns, kind, what, path, line)
+            rows = _parse_lines(content, columns, kind, what, path, line, remedy)
         yield rows
         done += len(block)
         if progress is not None:
@@ -294,7 +300,7 @@ def _arrow_numbers(block: bytes, columns: int, sign: str) -> npt.NDArray[np.floa
 
 
 def _parse_lines(
-    block: bytes, columns: int, kind: str, what: str, path: Path, first: int
+    block: bytes, columns: int, kind: str, what: str, path: Path, first: int, remedy: str
 ) -> npt.NDArray[Any]:
     """Parse a block line by line; the error names the first line that is wrong."""
     values: list[Any] = []
@@ -306,7 +312,7 @@ def _parse_lines(
         if len(row) != columns or None in row:
             wanted = f"one {what}" if columns == 1 else f"{columns} {what}s"
             raise StoreError(
-                f"{path}, line {number}: {line.strip()[:80]!r} is not {wanted}; correct it"
+                f"{path}, line {number}: {line.strip()[:80]!r} is not {wanted}; correct it{remedy}"
             )
         values += row
     return np.array(values, kind).reshape(-1, columns)
