@@ -133,7 +133,12 @@ class Store(StoreView):
 
         Returns:
             Whole numbers or texts (str) [n]; the indices themselves if the import kept no ids.
+
+        Raises:
+            ConfigError: there is no such type.
         """
+        if not isinstance(type, str | None):
+            raise ConfigError("ids() takes a type of nodes first: give the nodes as ids(n_id=…)")
         there = self._ids(type)
         rows = slice(None) if n_id is None else np.asarray(n_id)
         if there.dtype.kind != "S":

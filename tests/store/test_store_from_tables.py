@@ -89,6 +89,8 @@ def test_ids_and_indices(tmp_path):
     (tmp_path / "none.csv").write_text("0,1\n1,0\n")
     plain = gnndrive.from_edges(tmp_path / "none.csv", tmp_path / "plain.gnn")
     assert plain.ids(n_id=[1, 0]).tolist() == plain.index_of([1, 0]).tolist() == [1, 0]
+    with pytest.raises(ConfigError, match="give the nodes as"):
+        plain.ids(np.array([1, 0]))
     with pytest.raises(ConfigError, match="has the id 2"):
         plain.index_of([1, 2])
 
