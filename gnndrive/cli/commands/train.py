@@ -175,19 +175,25 @@ def run_training(
         batches.seconds.append(result.seconds)
         say(console, _epoch_line(result))
 
-    with batches, _used(where):
-        return train(
-            batches,
-            model_settings,
-            settings,
-            on_loss=batches.set_loss,
-            on_epoch=on_epoch,
-            checkpoint=checkpoint,
-            resume=resume,
-            evaluate_all=evaluate_all,
-            device=where,
-            node_text=lambda node: _node_text(store, node),
-        )
+    try:
+        with batches, _used(where):
+            return train(
+                batches,
+                model_settings,
+                settings,
+                on_loss=batches.set_loss,
+                on_epoch=on_epoch,
+                checkpoint=checkpoint,
+                resume=resume,
+                evaluate_all=evaluate_all,
+                device=where,
+                node_text=lambda node: _node_text(store, node),
+            )
+    except KeyboardInterrupt:
+        if checkpoint is not None and batches.seconds:
+            say(console, f"{checkpoint} has the last whole epoch: the same command with --resume "
+                f"{checkpoint} goes on after it")  # fmt: skip
+        raise
 
 
 def _node_text(store: Store, node: int) -> str:
