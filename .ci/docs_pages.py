@@ -18,6 +18,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changes.md",
 }
+FIRST_TASK = "start.md"
 TITLES = {
     "loader": "Loaders",
     "pyg": "Samplers",
@@ -73,9 +74,11 @@ def top_page(name: str) -> str:
 def on_config(config: Any) -> Any:
     """Give mkdocs the navigation."""
     docs = ROOT / "docs"
+    tasks = sorted(path.name for path in (docs / "tasks").glob("*.md"))
+    tasks.sort(key=FIRST_TASK.__ne__)
     config.nav = [
         {"gnndrive": "index.md"},
-        {"Tasks": [f"tasks/{path.name}" for path in sorted((docs / "tasks").glob("*.md"))]},
+        {"Tasks": [f"tasks/{name}" for name in tasks]},
         *(path.name for path in sorted(docs.glob("*.md"))),
         {"API": list(api_pages())},
         {"Contributing": "contributing.md"},

@@ -4,6 +4,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import shlex
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import gnndrive
+from gnndrive.cli.main import main
 from gnndrive.common import plugins
 from tests import forked
 from tests.project_files import ROOT, ci_script, files, named
@@ -37,18 +39,23 @@ BETWEEN = "…"
 )  # Lightning's, of its own checkpoints and of a model without validation
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_the_snippets_of_a_page_run(page, tmp_path, monkeypatch):
-    """In one namespace; a snippet with a title is a file's content. The processes that a page
-    starts are forked."""
+    """In one namespace; a snippet with a title is a file's content, and one in sh has commands of
+    gnndrive. The processes that a page starts are forked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.executable", forked.interpreter(tmp_path))
     text = page.read_text(encoding="utf-8")
-    head = r"^```python(?: title=\"([^\"]+)\")?\n(.*?)^```$"
+    head = r"^```(python|sh)(?: title=\"([^\"]+)\")?\n(.*?)^```$"
     snippets = re.findall(head, text, re.MULTILINE | re.DOTALL)
     assert snippets
     names: dict[str, object] = {"__name__": "page"}
-    for title, snippet in snippets:
+    for language, title, snippet in snippets:
         if title:
             Path(title).write_text(snippet, encoding="utf-8")
+            continue
+        if language == "sh":
+            for command in snippet.replace("\\\n", "").splitlines():
+                name, *words = shlex.split(command, comments=True)
+                assert (name, main(words)) == ("gnndrive", 0), command
             continue
         before = text[: text.index(snippet)].count("\n")
         exec(compile("\n" * before + snippet, str(page), "exec"), names)
