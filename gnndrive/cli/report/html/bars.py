@@ -23,6 +23,8 @@ from gnndrive.cli.report.html.values import (
     times,
 )
 
+NOISE = "noise"  # the kind of a bar that these rounds do not tell from the one it is compared with
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -81,6 +83,25 @@ def _range(ends: tuple[float, float] | None, unknown: str = UNKNOWN) -> str:
     return unknown if ends is None else f"{seconds(ends[0])} – {seconds(ends[1])}"
 
 
+def _overlap(one: Part, other: Part) -> bool:
+    """Whether the rounds of two runs overlap, so that more of them may order the runs otherwise."""
+    first, second = _ends(one), _ends(other)
+    return (
+        first is not None and second is not None
+        and first[0] <= second[1] and second[0] <= first[1]
+    )  # fmt: skip
+
+
+def _noise(bars: Sequence[Bar], runs: Sequence[Part], other: str) -> str:
+    """A sentence on grey bars, whose rounds overlap those of `other`, or on what one round does not
+    say; empty: neither is there."""
+    if max((len(run.numbers("rounds")) for run in runs), default=0) == 1:
+        return " One round does not show how large the noise is: give more --rounds."
+    if all(bar.kind != NOISE for bar in bars):
+        return ""
+    return f" Grey bars are within the noise: their rounds overlap those of {other}."
+
+
 # ---- the plan
 
 
@@ -130,6 +151,7 @@ def headroom_section(run: Part) -> str:
     if not lines:
         return ""
     bars, rows = [], []
+    real = next((line for line in lines if line.text("free") == "nothing"), None)
     for line in lines:
         free, took = line.text("free", "not named"), line.number("seconds_per_batch")
         factor, ends = line.number_or_none("times"), _ends(line)
@@ -137,13 +159,17 @@ def headroom_section(run: Part) -> str:
         says = seconds(took)
         if factor is not None and not as_it_is:
             says += f", {times(factor)} as fast"
-        bars.append(Bar(name, took, says, ends=ends, kind="c1" if as_it_is else "c3"))
+        kind = "c1" if as_it_is else "c3"
+        if real is not None and not as_it_is and _overlap(line, real):
+            says, kind = f"{says}; within the noise", NOISE
+        bars.append(Bar(name, took, says, ends=ends, kind=kind))
         rows.append((name, seconds(took), times(factor), _range(ends, "")))
     numbers = table(("", "seconds a batch", "as fast as it is", "fastest – slowest"), rows)
     about = (
         "The same batches, each line with one part made free: the shorter its bar, the more you "
         "can gain there. Lines go from the fastest round to the slowest."
     )
+    about += _noise(bars, lines, "the run as it is")
     return figure(about, numbers, bars_picture(bars))
 
 
@@ -162,11 +188,14 @@ def strategies_section(run: Part) -> str:
     runs = compared.parts("runs")
     if not runs:
         return ""
-    bars = [_bar(each) for each in runs]
+    fastest = min(_alike(runs), key=_took, default=None)
+    bars = [_bar(each, fastest) for each in runs]
     memory = compared.number_or_none("memory")
     about = "Bars are medians of the rounds, lines go from the fastest round to the slowest."
     if any(bar.mark is not None for bar in bars):
         about += " Diamonds are what was predicted before."
+    if fastest is not None:
+        about += _noise(bars, runs, f"{_name(fastest)}, the fastest")
     if memory is not None:
         about += f" Each had {size(memory)} of memory."
     numbers = table(HEADS, [_row(each) for each in runs])
@@ -187,18 +216,26 @@ def _took(run: Part) -> float:
     return run.number("seconds_per_batch")
 
 
+def _alike(runs: Sequence[Part]) -> list[Part]:
+    """Those that ran, without those that had other batches."""
+    return [
+        run for run in runs
+        if not run.has("failed") and run.fields.get("same_batches") is not False
+    ]  # fmt: skip
+
+
 def _fastest(runs: Sequence[Part]) -> list[str]:
     """Which one is the fastest, and by how much; those with other batches are set apart."""
     ran = [run for run in runs if not run.has("failed")]
-    alike = sorted((run for run in ran if run.fields.get("same_batches") is not False), key=_took)
+    alike = sorted(_alike(runs), key=_took)
     says = []
     if len(alike) > 1:
         first, second = alike[:2]
-        by, one, other = over(_took(second), _took(first)), _ends(first), _ends(second)
+        by = over(_took(second), _took(first))
         line = "" if len(alike) == len(ran) else "Of those with the same batches, "
         line += f"{_name(first)} takes the least time a batch: {seconds(_took(first))}"
         line += "" if by is None else f", {times(by)} as fast as {_name(second)}"
-        if one is not None and other is not None and other[0] <= one[1]:
+        if _overlap(first, second):
             line += "; their rounds overlap, so that another run may say otherwise"
         says.append(f"{line}.")
     return says + [
@@ -207,7 +244,7 @@ def _fastest(runs: Sequence[Part]) -> list[str]:
     ]  # fmt: skip
 
 
-def _bar(run: Part) -> Bar:
+def _bar(run: Part, fastest: Part | None) -> Bar:
     if run.has("failed"):
         return Bar(_name(run), None, f"Did not run: {run.text('failed')}", run.text("note"))
     took, predicted, ends = _took(run), run.number_or_none("predicted_s"), _ends(run)
@@ -216,6 +253,9 @@ def _bar(run: Part) -> Bar:
         says += f" ({_range(ends)})"
     if predicted is not None:
         says += f"; predicted {seconds(predicted)}"
+    noise = fastest is not None and run is not fastest and _overlap(run, fastest)
+    if noise:
+        says += "; within the noise"
     about = [
         f"{say(run.number(name))} {what}"
         for name, say, what in (
@@ -228,7 +268,8 @@ def _bar(run: Part) -> Bar:
     if run.text("bound_by"):
         about.append(f"bound by {run.text('bound_by')}")
     about.append(run.text("note"))
-    return Bar(_name(run), took, says, "; ".join(filter(None, about)), ends, predicted)
+    below = "; ".join(filter(None, about))
+    return Bar(_name(run), took, says, below, ends, predicted, NOISE if noise else "c1")
 
 
 def _row(run: Part) -> tuple[str, ...]:

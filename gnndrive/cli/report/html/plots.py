@@ -303,7 +303,9 @@ def curve_section(run: Part) -> str:
     of = curve.text("table")
     about = (
         f"The share of a batch's rows{f' of {of}' if of else ''} that would be in a feature buffer "
-        "of each size, predicted from sampled batches."
+        "of each size, predicted from sampled batches. Hits may fall where one batch more fits "
+        "into a sweep, which reads the rows of several batches in one pass over the file: those "
+        "batches then take nearly all of the buffer, so that fewer rows stay for later ones."
     )
     if now is not None:
         about += " The diamond is the buffer of this run."

@@ -10,11 +10,13 @@ LIGHT = {
     "page": "#f4f6f8", "card": "#ffffff", "raised": "#eef2f6", "text": "#1a2027",
     "muted": "#55606c", "edge": "#c9d1d9", "accent": "#0a58a8",
     "c1": "#1f6fbf", "c2": "#b3480b", "c3": "#1c7a3d", "c4": "#7d44b8",
+    "grey": "#808b96",
 }  # fmt: skip
 DARK = {
     "page": "#0f1318", "card": "#171c23", "raised": "#212831", "text": "#e7ecf1",
     "muted": "#a3afbb", "edge": "#3b4450", "accent": "#7db8f7",
     "c1": "#5aa2ec", "c2": "#f0935a", "c3": "#55c07a", "c4": "#bb92ee",
+    "grey": "#76828e",
 }  # fmt: skip
 
 _RULES = """
@@ -88,6 +90,7 @@ border:1.5px solid var(--muted);border-left:0}
 .track{position:relative;height:12px;margin:3px 6px 3px 0}
 .track i{position:absolute;left:0;top:0;bottom:0}
 .c1{background:var(--c1)}.c3{background:var(--c3)}.c4{background:var(--c4)}
+.noise{background:var(--grey)}
 .track .range{border:solid var(--text);border-width:0 1.6px;margin:2px 0;
 background:linear-gradient(var(--text),var(--text)) center/100% 1.6px no-repeat}
 .mark,.track .mark{position:absolute;width:9px;height:9px;top:1.5px;margin-left:-4.5px;

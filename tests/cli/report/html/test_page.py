@@ -24,7 +24,8 @@ SHOWN = {
         "Planned: 1.96 GB of host memory of the 3 GB given.", "feature buffer", "820 MB",
         "none: the feature buffer's slots are in host memory themselves", "live batches (device)",
         "now: 820 MB, 84 %", "Twice the buffer (1.64 GB): 97.5 % hits instead of 84.5 %; a batch "
-        "takes 27 % less time.", "gnndrive (this run)", "loading a batch",
+        "takes 27 % less time.", "Hits may fall where one batch more fits into a sweep",
+        "gnndrive (this run)", "loading a batch",
         "writes 1.3 GB of samples to disk", "the thick border is where",
         "gnndrive train /data/P10M.gnn --memory 3GB --epochs 2 --json",
     ],
@@ -240,8 +241,43 @@ def test_what_is_drawn_lies_in_its_frame_and_colours_are_of_both_schemes(page_of
 def test_bars_have_the_lengths_of_their_values(page_of):
     content = page_of(headroom_run())
     widths = [
-        float(width) for width in re.findall(r'class="c\d" style="[^"]*width:([\d.]+)', content)
+        float(width)
+        for width in re.findall(r'class="(?:c\d|noise)" style="[^"]*width:([\d.]+)', content)
     ]
     longest = 1.1 * 0.99  # the end of the slowest round's line
     expected = [100 * took / longest for took in (0.99, 0.97, 0.41, 0.24, 0.86)]
     assert widths == pytest.approx(expected, abs=0.01)
+
+
+def kinds(content: str) -> dict[str, str]:
+    """The kind of each bar, by its name."""
+    return dict(re.findall(r'<tr><th scope="row">([^<]+)</th>.*?<i class="(\w+)"', content))
+
+
+def test_bars_within_the_noise_of_the_fastest_are_grey_and_say_so(page_of):
+    run = strategies_run()
+    gnndrive, ginex, marius, pyg, _ = run["strategies"]["runs"]
+    said = " Grey bars are within the noise: their rounds overlap those of gnndrive, the fastest."
+    expected = {"gnndrive": "c1", "ginex": "noise", "marius": "c1", "pyg+": "c1"}
+    content = page_of(run)
+    assert (kinds(content), said in text_of(content)) == (expected, True)
+    assert text_of(content).count("; within the noise") == 1
+    ginex["rounds"] = [1.25 * 0.99, 1.3, 1.4]  # all slower than the fastest one's slowest round
+    content = page_of(run)
+    assert (set(kinds(content).values()), "within the noise" in text_of(content)) == ({"c1"}, False)
+    for each in (gnndrive, ginex, marius, pyg):
+        each["rounds"] = each["rounds"][1:2]
+    assert "One round does not show how large the noise is" in text_of(page_of(run))
+
+
+def test_what_frees_no_time_but_noise_is_grey(page_of):
+    run = headroom_run()
+    content = page_of(run)
+    expected = ["c1", "noise", "c3", "c3", "noise"]
+    assert list(kinds(content).values()) == expected
+    shown = text_of(content)
+    assert "their rounds overlap those of the run as it is." in shown
+    assert "970 ms, 1.02 times as fast; within the noise" in shown
+    for line in run["headroom"]["lines"]:
+        line["rounds"] = []
+    assert "noise" not in kinds(page_of(run)).values()
