@@ -14,6 +14,7 @@ from gnndrive.cli.report import Bars
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store.packed.format import PACK_JSON
 from gnndrive.store.partitioned.partitioned import open_partitioned
+from gnndrive.store.temporary_folders import size_of
 from tests.cli.conftest import NODES, QUICK, RANDOM, SMALL
 
 PACK, PARTITION = ("pack", *SMALL, "--epochs", "3", "--segment", "2"), ("partition", *RANDOM)
@@ -191,6 +192,8 @@ def test_info_and_verify(gnndrive, store, tmp_path, kind, words):
     said = "8 batches × 3 epochs, fanout 3,2, batch size 100, seed 0, order "
     said = said if packed else "partitioned/default  8 partitions, random, seed 0, 4 % static, "
     assert said in gnndrive("info", store).out
+    called = "packs" if packed else "partitions"
+    assert gnndrive("info", store, "--json").json["sizes"][called] == size_of(path)
     text, content = gnndrive("info", path).out, gnndrive("info", path, "--json").json
     for line in (r"batches +: 8 × 3 recorded epochs",) if packed else (r"partitions +: 8, 250 ",):
         assert re.search(line, text)

@@ -165,6 +165,18 @@ def test_split_links(gnndrive, planted, tmp_path):
     assert f"test  : {parts.test.num_edges:,} edges pass messages" in ended.out
     assert abs(len(parts.val.edge_label) - 10) <= 2
     assert "--if-exists" in gnndrive("split-links", planted, out).refusal
+    info = gnndrive("info", out, "--json").json
+    labelled = {name: len(part.edge_label) for name, part in parts._asdict().items()}
+    (split,) = info["links"]
+    assert (split["task"], split["labelled_edges"]) == (None, labelled)
+    files = {path.stat().st_ino: path.stat().st_size for path in out.rglob("*") if path.is_file()}
+    assert info["bytes_in_all"] == sum(info["sizes"].values()) == sum(files.values())
+    assert info["sizes"]["features"] == (out / "nodes/x.npy").stat().st_size  # test/ has a link
+    assert f"split: {labelled['train']:,} train, " in gnndrive("info", out).out
+    (out / "links/val/edges.npy").unlink()
+    (split,) = gnndrive("info", out, "--json").json["links"]
+    assert (split["state"], "val/edges.npy cannot" in split["problem"]) == ("damaged", True)
+    assert "links  damaged: " in gnndrive("info", out).out
 
 
 def test_training_prints_one_json_object(gnndrive, planted):
@@ -264,6 +276,7 @@ def test_debug_shows_the_traceback(gnndrive, tmp_path):
         (["info", "STORE"], 0),
         (["info", "STORE/none"], 2),
         (["info", "BARE"], 0),
+        (["info", "SPLIT"], 0),
         (["clean", "STORE/.."], 0),
         (["report", "RUN", "-o", "PAGE"], 0),
     ],
@@ -276,9 +289,12 @@ def test_a_command_that_needs_no_torch_does_not_import_it(words, code, planted, 
         "RUN": run,
         "PAGE": tmp_path / "page.html",
         "BARE": tmp_path / "bare",
+        "SPLIT": tmp_path / "split",
     }
     if "BARE" in words:
         gd.write_store(paths["BARE"], indptr=[0, 1], indices=[0], nodes={})
+    if "SPLIT" in words:
+        gd.split_links(gd.open(planted), paths["SPLIT"])
     for name, path in paths.items():
         words = [word.replace(name, str(path)) for word in words]
     found = imported_by(

@@ -22,6 +22,7 @@ import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, Store, StoreError
 from gnndrive.store import checks
 from gnndrive.store.importers import ends, from_dataset, fused_graph, link_task
+from gnndrive.store.link_split.opened import link_tasks
 from gnndrive.store.writer import StoreWriter
 from tests.store.conftest import compressed, edges_of, refused, same_array
 
@@ -460,6 +461,9 @@ def test_several_tasks_of_links(typed):
     part = pickle.loads(pickle.dumps(second.val))
     same_links(part[cites], [*two, *below], label, query)
     assert "edge_label_query" in part[cites].keys()  # noqa: SIM118 - no dict
+    one_task, other = link_tasks(path)
+    assert one_task == ("first", [writes, cites], {"train": 8, "val": 0, "test": 0})
+    assert other == ("second", [cites], {"train": 5, "val": 15, "test": 15})
     with pytest.raises(
         ConfigError, match="has no task 'third' of links; it has: 'first', 'second'"
     ):

@@ -6,6 +6,9 @@ Only what json files say and the headers of arrays are read, without PyTorch.
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,16 +16,21 @@ from typing import Any
 from gnndrive.cli.commands.options import Json, StoreOrPack
 from gnndrive.cli.measure.text import costs
 from gnndrive.cli.report.text import labelled
+from gnndrive.common.errors import StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
-from gnndrive.store.calibration import calibrate_command, gap_bytes, load_calibration
+from gnndrive.store.added import DERIVED
+from gnndrive.store.cache import BATCHES_JSON, TRACES
+from gnndrive.store.calibration import DISK_JSON, calibrate_command, gap_bytes, load_calibration
 from gnndrive.store.format import STORE_JSON, ArrayInfo
 from gnndrive.store.layout.folder import UnfinishedLayout, unfinished_layouts
 from gnndrive.store.layout.kind import LayoutInfo, LayoutKind
 from gnndrive.store.layout.kinds import KINDS
+from gnndrive.store.link_split.opened import LINKS, PARTS, LinkTask, link_tasks
 from gnndrive.store.packed.format import PACKS
 from gnndrive.store.partitioned.format import PARTITIONS
 from gnndrive.store.reader import Store, open_unread
+from gnndrive.store.row_classes import FOLDER as CLASSES
 from gnndrive.store.types import array_name
 from gnndrive.store.views import StoredNodes
 
@@ -37,7 +45,7 @@ def info(store: StoreOrPack, json_: Json = False) -> None:
 
 
 def _info_dict(store: Store) -> dict[str, Any]:
-    cost = load_calibration(store)
+    cost, sizes = load_calibration(store), sizes_in(store.path)
     arrays, nodes = store.info.arrays, store.all_nodes()
     features: Any = {each.type: each.num_features for each in nodes}
     splits: Any = {
@@ -55,10 +63,13 @@ def _info_dict(store: Store) -> dict[str, Any]:
         "num_features": features,
         "splits": splits,
         "bytes": store.info.nbytes,
+        "bytes_in_all": sum(sizes.values()),
+        "sizes": sizes,
         "disk": None if cost is None else asdict(cost),
         "gap_bytes": gap_bytes(cost, SWEEP_BLOCK_BYTES),
         "packs": _layout_dicts(store, PACKS),
         "partitioned": _layout_dicts(store, PARTITIONS),
+        "links": _link_dicts(store),
     }
 
 
@@ -71,12 +82,12 @@ def info_text(store: Store) -> str:
         "edges": f"{store.num_edges:,}",
         **(_types(store) if store.is_hetero else _features_and_classes(store.nodes())),
         "made by": info.made_by,
-        "size": format_size(info.nbytes),
+        "size": _sizes_text(sizes_in(store.path)),
         "disk": _disk(store),
     }
     lines = [str(store.path), *labelled(head)]
     lines += [f"  {name:<{width}}  {_array(array)}" for name, array in info.arrays.items()]
-    lines += [f"  {line}" for line in _layout_lines(store)]
+    lines += [f"  {line}" for line in [*_link_lines(store), *_layout_lines(store)]]
     return "\n".join(lines)
 
 
@@ -109,6 +120,77 @@ def _array(array: ArrayInfo) -> str:
     shape = " × ".join(f"{size:,}" for size in array.shape)
     added = "  added by gnndrive infer" if array.folder else ""
     return f"{array.dtype:<8} {shape:<24} {format_size(array.nbytes):>8}{added}"
+
+
+# ---- what takes how much of the disk
+
+_ATTRIBUTES = "other attributes"
+_HOLDS = {
+    "graph": "graph", "nodes": _ATTRIBUTES, "edges": _ATTRIBUTES, "splits": _ATTRIBUTES,
+    DERIVED: "added by gnndrive infer",
+    PACKS.inside: "packs", PARTITIONS.inside: "partitions",
+    **dict.fromkeys((LINKS, *PARTS), LINKS),
+    **dict.fromkeys((CLASSES, TRACES, BATCHES_JSON, DISK_JSON), "kept by loaders"),
+}  # fmt: skip
+"""What an entry of a store's folder holds, by its name."""
+
+
+def sizes_in(folder: Path) -> dict[str, int]:
+    """The bytes of all files in a store's folder by what they hold, the most first. A file with
+    several names, as parts of a split have it, counts once."""
+    sizes, seen = Counter[str](), set[tuple[int, int]]()
+    for root, folders, files in os.walk(folder):
+        folders.sort()  # a store's own files before those of its parts
+        for file in files:
+            path = Path(root, file)
+            with suppress(OSError):  # another process has just removed it
+                status = os.lstat(path)
+                if (status.st_dev, status.st_ino) not in seen:
+                    top = path.relative_to(folder).parts[0]
+                    features = (top, file) == ("nodes", "x.npy")
+                    sizes["features" if features else _HOLDS.get(top, "other files")] += (
+                        status.st_size
+                    )
+                seen.add((status.st_dev, status.st_ino))
+    return dict(sizes.most_common())
+
+
+def _sizes_text(sizes: dict[str, int]) -> str:
+    parts = ", ".join(f"{what} {format_size(size)}" for what, size in sizes.items())
+    return f"{format_size(sum(sizes.values()))} in all: {parts}"
+
+
+# ---- tasks of links
+
+
+def _link_lines(store: Store) -> list[str]:
+    try:
+        return [f"{LINKS}  {_link_text(task)}" for task in link_tasks(store.path)]
+    except StoreError as error:
+        return [f"{LINKS}  damaged: {error}"]
+
+
+def _link_text(task: LinkTask) -> str:
+    counts = ", ".join(f"{count:,} {part}" for part, count in task.labelled.items())
+    types = ", ".join(" → ".join(type) for type in task.edge_types if type)
+    named = "split" if task.name is None else f"task {task.name!r}"
+    return f"{named}: {counts} labelled edges{types and f' of {types}'}"
+
+
+def _link_dicts(store: Store) -> list[dict[str, Any]]:
+    try:
+        tasks = link_tasks(store.path)
+    except StoreError as error:
+        return [{"state": "damaged", "problem": str(error)}]
+    return [
+        {
+            "task": task.name,
+            "state": "whole",
+            "edge_types": [list(type or ()) for type in task.edge_types],
+            "labelled_edges": task.labelled,
+        }
+        for task in tasks
+    ]
 
 
 # ---- derived layouts: those of a store, or one alone

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
@@ -161,6 +162,15 @@ class LinkSplit(NamedTuple):
     test: PartStore
 
 
+class LinkTask(NamedTuple):
+    """A task of links, or a split (`name` is None): its edge types, [None] in a homogeneous store,
+    and the number of labelled edges of all types in each part."""
+
+    name: str | None
+    edge_types: list[EdgeKey]
+    labelled: dict[str, int]
+
+
 def open_links(path: str | os.PathLike[str], task: str | None = None) -> LinkSplit:
     """Open what `split_links` wrote, or a task of links that `from_graphbolt` found in a dataset.
 
@@ -174,7 +184,7 @@ def open_links(path: str | os.PathLike[str], task: str | None = None) -> LinkSpl
     """
     root = Path(os.path.abspath(path))
     links, settings = _of_task(root, task)
-    types = [tuple(type) if type else None for type in settings["edge_types"]]
+    types = _edge_types(settings)
     known = open_store(root).info.types
     if not types or len(set(types)) < len(types) or not set(types) <= set(known.edges):
         raise _not_a_split(root)
@@ -197,13 +207,40 @@ def _of_task(root: Path, task: str | None) -> tuple[str, dict[str, Any]]:
     name = None if task is None else task_name(task)
     if name is None or name == first.get("task"):
         return LINKS, first
-    there = sorted(os.listdir(root / TASKS)) if (root / TASKS).is_dir() else []
+    there = _further_tasks(root)
     if name not in there:
         named = [each for each in (first.get("task"), *there) if each is not None]
         known = f"it has: {', '.join(map(repr, named))}" if named else "leave it out"
         near = did_you_mean(name, named)
         raise ConfigError(f"{root} has no task {task!r} of links{near}; {known}")
     return f"{TASKS}/{name}", read_settings(root, f"{TASKS}/{name}")
+
+
+def link_tasks(root: Path) -> list[LinkTask]:
+    """The tasks of links of the store `root`, its split included, read without torch; [] if there
+    are none. StoreError: one is damaged."""
+    if not os.path.lexists(root / LINKS):
+        return []
+    found = []
+    for links in (LINKS, *(f"{TASKS}/{name}" for name in _further_tasks(root))):
+        settings = read_settings(root, links)
+        types = _edge_types(settings)
+        labelled = {
+            part: sum(
+                len(_read_array(root, labels_folder(part, type, links) / EDGES)) for type in types
+            )
+            for part in PARTS
+        }
+        found.append(LinkTask(settings.get("task"), types, labelled))
+    return found
+
+
+def _further_tasks(root: Path) -> list[str]:
+    return sorted(os.listdir(root / TASKS)) if (root / TASKS).is_dir() else []
+
+
+def _edge_types(settings: Mapping[str, Any]) -> list[EdgeKey]:
+    return [tuple(type) if type else None for type in settings["edge_types"]]
 
 
 def task_name(name: str) -> str:
@@ -271,13 +308,24 @@ def _read_labels(root: Path, folder: Path) -> Labels:
 
 def _read_tensor(root: Path, file: Path) -> torch.Tensor:
     try:
+        return torch.from_numpy(_read_array(root, file))
+    except TypeError as error:  # torch has no such dtype
+        raise _unreadable(root / file, error) from None
+
+
+def _read_array(root: Path, file: Path) -> npt.NDArray[Any]:
+    try:
         with named_limit(), os.fdopen(open_plain(root, str(file)), "rb") as opened:
-            return torch.from_numpy(_mapped(opened))
+            return _mapped(opened)
     except (OSError, StoreError, ValueError, TypeError, EOFError, OverflowError) as error:
-        raise StoreError(f"{root / file} cannot be read ({error}): {_AGAIN}") from None
+        raise _unreadable(root / file, error) from None
 
 
-def _mapped(file: BinaryIO) -> Any:
+def _unreadable(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"{path} cannot be read ({error}): {_AGAIN}")
+
+
+def _mapped(file: BinaryIO) -> npt.NDArray[Any]:
     """Map the array of an open .npy file, which may be damaged."""
     np.lib.format.read_magic(file)
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
