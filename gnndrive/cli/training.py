@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -166,8 +166,10 @@ def train(
         batches: gives the "train" batches of each epoch and those of `settings.evaluate`. A batch
             has x [nodes, in_features], edge_index, y (nan or a negative number: no label) and
             batch_size; the first batch_size nodes are its seeds. A split may be empty.
-        checkpoint: a file that is replaced, whole or not at all, after each epoch.
-        resume: a checkpoint to continue from.
+        checkpoint: a file that is replaced, whole or not at all, after each epoch and after its
+            evaluation.
+        resume: a checkpoint to continue from, with the last epoch's evaluation if it was
+            interrupted.
         evaluate_all: measures the accuracy by split, given the model, splits and the epoch from 0;
             None: `evaluate_splits` does, with batches.
         device: where the batches are, and the model; None: the CPU. The first weights are the same
@@ -190,26 +192,43 @@ def train(
     )
     if resume is not None:
         _load(Path(resume), history, optimizer, model_settings, settings, where)
-    for epoch in range(len(history.epochs), settings.epochs):
-        started = perf_counter()
-        given = batches("train", epoch)
-        losses = _train_epoch(given, epoch, model, optimizer, settings.trim, on_loss, node_text)
-        if not losses:
-            raise ConfigError(
-                "no seed of the train split has a label: give labels y or another split"
-            )
-        splits = settings.splits_after(epoch + 1)
+
+    def save() -> None:
+        if checkpoint is not None:
+            _save(Path(checkpoint), history, optimizer, model_settings, settings, where)
+
+    trained = len(history.epochs)
+    for epoch in range(trained - _unevaluated(history.epochs, settings), settings.epochs):
+        if epoch >= trained:
+            started = perf_counter()
+            given = batches("train", epoch)
+            losses = _train_epoch(given, epoch, model, optimizer, settings.trim, on_loss, node_text)
+            if not losses:
+                raise ConfigError(
+                    "no seed of the train split has a label: give labels y or another split"
+                )
+            history.epochs.append(EpochResult(epoch + 1, losses, {}, perf_counter() - started))
+            save()  # the evaluation may take long, and be interrupted
+        started, splits = perf_counter(), settings.splits_after(epoch + 1)
         if evaluate_all is None:
             accuracy = evaluate_splits(batches, model, splits, epoch, trim=settings.trim)
         else:
             accuracy = evaluate_all(model.eval(), splits, epoch)
-        result = EpochResult(epoch + 1, losses, accuracy, perf_counter() - started)
-        history.epochs.append(result)
-        if checkpoint is not None:
-            _save(Path(checkpoint), history, optimizer, model_settings, settings, where)
+        result = history.epochs[-1]
+        result = replace(
+            result, accuracy=accuracy, seconds=result.seconds + perf_counter() - started
+        )
+        history.epochs[-1] = result
+        if accuracy:
+            save()
         if on_epoch is not None:
             on_epoch(result)
     return history
+
+
+def _unevaluated(epochs: Sequence[EpochResult], settings: TrainSettings) -> bool:
+    """Whether the last epoch's evaluation is missing, because it was interrupted."""
+    return bool(epochs and not epochs[-1].accuracy and settings.splits_after(len(epochs)))
 
 
 def evaluate_splits(
@@ -422,7 +441,7 @@ def _load(
         EpochResult(e["epoch"], tuple(e["losses"]), dict(e["accuracy"]), e["seconds"])
         for e in content["epochs"]
     ]
-    if len(epochs) >= settings.epochs:
+    if len(epochs) >= settings.epochs + _unevaluated(epochs, settings):
         raise ConfigError(
             f"{path} was trained for {len(epochs)} epochs already: give epochs={len(epochs) + 1} "
             "or more, because epochs counts all of them"

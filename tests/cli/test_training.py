@@ -200,6 +200,28 @@ def test_a_resumed_training_has_the_same_bits(tmp_path, monkeypatch):
         torch.load(tmp_path / "a.pt")
 
 
+@pytest.mark.parametrize("at", [2, 4])
+def test_an_interrupted_evaluation_loses_no_epoch(tmp_path, at):
+    """Resumed, the evaluation of that epoch comes first; also of the last one."""
+    given, file = replace(SETTINGS, epochs=4, evaluate=("val",)), tmp_path / "a.pt"
+    whole = train(batches(), MODEL, given)
+
+    def interrupted(split: str, epoch: int) -> Iterator[Data]:
+        if (split, epoch) == ("val", at - 1):
+            raise KeyboardInterrupt
+        return batches()(split, epoch)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(interrupted, MODEL, given, checkpoint=file)
+    told: list[EpochResult] = []
+    rest = train(batches(), MODEL, given, resume=file, checkpoint=file, on_epoch=told.append)
+    assert [each.epoch for each in told] == list(range(at, 5))
+    for one, other in zip(rest.epochs, whole.epochs, strict=True):
+        assert (one.losses, one.accuracy) == (other.losses, other.accuracy)
+    with pytest.raises(ConfigError, match="trained for 4 epochs already"):
+        train(batches(), MODEL, given, resume=file)
+
+
 def test_the_random_numbers_of_a_gpu_are_resumed(tmp_path, monkeypatch):
     gpu, drawn = torch.device("cuda", 1), torch.Generator().manual_seed(9).get_state()
     states: list[tuple[torch.Tensor, torch.device]] = []
