@@ -271,7 +271,9 @@ def attributes_seconds(plan: Plan, loading: Loading) -> float:
                 each.edges if file.of_edges else each.nodes for each in sizes
             )
             wanted = fmean(each[file.type] for each in counts)
+            computing = PLAN_ROW_S * wanted + copy_seconds(wanted, wanted * file.row_bytes)
             seconds += loading.disk.seconds(wanted, file.rows, file.row_bytes)
+            seconds += loading.pace * computing
     return seconds
 
 
