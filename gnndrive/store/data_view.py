@@ -7,7 +7,7 @@
 - what this process has set (`Overlay`), which hides the store's attribute of that name.
 
 Writing into a mapped tensor changes this process's memory, and no batch; setting an attribute
-changes both. docs/tasks/from-data.md has a table of all of it.
+changes both. docs/tasks/from-data.md has a table of most of it.
 """
 
 from __future__ import annotations
