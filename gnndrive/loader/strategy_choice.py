@@ -21,7 +21,15 @@ from gnndrive.plan.replay import measure_pace
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Comparison, Known, StrategyCost, cheapest, predict_curve
 from gnndrive.store.calibration import calibrate_command, load_calibration
-from gnndrive.strategies.base import PLAIN, Strategy, auto, batches_of, default, strategies
+from gnndrive.strategies.base import (
+    PLAIN,
+    UNPREPARED,
+    Strategy,
+    auto,
+    batches_of,
+    default,
+    strategies,
+)
 
 USUAL_DISK = "the disk is taken for a usual SSD"
 UNCALIBRATED = f"{USUAL_DISK}: run {{}} to measure it"
@@ -117,11 +125,17 @@ def _costs(
     for done, strategy in enumerate(compared):
         report("comparing strategies", done, len(compared))
         try:
-            found.append(strategy.cost(_with(whole, strategy), known, request))
+            cost = strategy.cost(_with(whole, strategy), known, request)
         except GNNDriveError as error:
-            said = str(error).splitlines()[0].removesuffix(". With the least it uses")
+            said = str(error).splitlines()[0].removesuffix(". With that it uses")
+            command = strategy.lacks(whole.store) or ""
             same = batches_of(strategy) == default().name
-            found.append(StrategyCost(strategy.text, same_batches=same, refused=said))
+            cost = StrategyCost(
+                strategy.text, same_batches=same, refused=UNPREPARED if command else said,
+                command=command,
+            )  # fmt: skip
+        changes = cost.changes or strategy.changes
+        found.append(replace(cost, changes=changes, about=strategy.about))
     report("comparing strategies", len(compared), len(compared))
     return sorted(found, key=lambda each: not each.same_batches)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from textwrap import wrap
 from typing import Any
 
 from gnndrive.buffer.devices.base import PIECES, PIECES_BYTES
@@ -37,6 +39,7 @@ from gnndrive.store.row_classes import kept_classes, row_classes
 FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 OWN = "predicted as if its batches needed the rows of those that were drawn"
 WITHIN = 1.05  # a strategy that costs up to so many times the least is as good
+WIDTH, INDENT = 100, "  "  # of the lines that are printed
 CURVE_POINTS = 16
 CURVE_LEAST = 1 / 8  # of the buffer, the smallest of the curve
 
@@ -50,8 +53,11 @@ class StrategyCost:
         batches: batches of an epoch; None: not known.
         hit_share: the share of a batch's rows that need not be loaded; None: not known.
         same_batches: whether the batches are those of strategy "gnndrive".
+        changes: what it changes in the samples, in few words; empty: see `Strategy.changes`.
         note: what to know of it; empty: nothing.
         refused: why it cannot run, with the remedy; empty: it can.
+        command: what makes that which it lacks on the store; empty: it lacks nothing.
+        about: lines that say what the strategy does, what it needs and when it pays.
     """
 
     strategy: str
@@ -59,8 +65,11 @@ class StrategyCost:
     batches: int | None = None
     hit_share: float | None = None
     same_batches: bool = True
+    changes: str = ""
     note: str = ""
     refused: str = ""
+    command: str = ""
+    about: tuple[str, ...] = ()
 
     @property
     def batch_s(self) -> float:
@@ -71,6 +80,17 @@ class StrategyCost:
     def epoch_s(self) -> float | None:
         """Seconds of an epoch; None: its batches are not known."""
         return None if self.batches is None else self.batches * self.batch_s
+
+    @property
+    def said(self) -> list[str]:
+        """Lines that say what it does, and what to know of it; a command is never broken."""
+        first, *more = self.about or ("",)
+        lines = [f"{self.strategy}: {first}", *(INDENT + each for each in more)]
+        lines += wrap(
+            self.refused or self.note, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        return [*lines, 2 * INDENT + self.command] if self.command else lines
 
     @property
     def bound_by(self) -> str:
@@ -132,16 +152,12 @@ class Comparison:
         return next((each for each in self.costs if each.strategy == self.strategy), None)
 
     def __str__(self) -> str:
-        rows = [("predicted", "a batch", "an epoch", "bound by", "hits", "")]
+        rows = [("predicted", "a batch", "an epoch", "bound by", "hits", "changes in the samples")]
         for each in self.costs:
-            if each.refused:
-                rows.append((each.strategy, "", "", "", "", each.refused))
-                continue
+            batch = "" if each.refused else duration(each.batch_s)
             hits = "" if each.hit_share is None else f"{each.hit_share:.0%}"
-            epoch = "" if each.epoch_s is None else duration(each.epoch_s)
-            rows.append(
-                (each.strategy, duration(each.batch_s), epoch, each.bound_by, hits, each.note)
-            )
+            epoch = "" if each.refused or each.epoch_s is None else duration(each.epoch_s)
+            rows.append((each.strategy, batch, epoch, each.bound_by, hits, each.changes))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
         for row in rows:
@@ -156,7 +172,7 @@ class Comparison:
             )
         if self.why:
             lines.append(f"strategy: {self.strategy}, {self.why}")
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *self.notes, *chain.from_iterable(c.said for c in self.costs)])
 
     def to_json(self) -> dict[str, Any]:
         """The sections "choice" and "miss_ratio" of a run's JSON."""
@@ -169,7 +185,8 @@ class Comparison:
                 "hit_share": each.hit_share,
                 "parts": dict(each.seconds),
                 "same_batches": each.same_batches,
-                "note": each.refused or each.note,
+                "changes": each.changes,
+                "note": ": ".join(filter(None, (each.refused or each.note, each.command))),
             }
             for each in self.costs
         ]

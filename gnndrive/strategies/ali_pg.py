@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from gnndrive.strategies.base import Strategy
 
@@ -27,3 +27,6 @@ class AliPG(Strategy):
     published: str = "AliGraph (VLDB 2019), PaGraph (SoCC 2020)"
     topologies: tuple[Any, ...] = ("direct", "resident", "mmap")
     policy: Any = "static"
+
+    does: ClassVar[str] = "keeps rows of popular nodes"
+    pays: ClassVar[str] = "a few nodes are in most batches; else a baseline"

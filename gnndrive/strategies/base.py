@@ -39,6 +39,8 @@ _OLD_NAMES = {"superbatch_folder": "folder"}
 _OF_DRAWING = ("policy", "sweep", "topology", "neighbour_cache")
 PARTS = ("name", "published", "schedule", "sampler", "topologies", "layout", "policy", "tiers")
 """The fields of a strategy that are no arguments of its own."""
+NONE = "none"  # a strategy's `preparation` or `disk`
+UNPREPARED = "the store is not prepared for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,17 @@ class Strategy(Arguments):
     """Whether batches are sampled from the whole graph, so that any seeds can be loaded."""
     baseline: ClassVar[bool] = False
     """Whether it is only measured beside others: not predicted, and never taken by "auto"."""
+    does: ClassVar[str] = ""
+    """What it does, in about five words. These words are in the table of strategies in README and
+    docs/tasks/strategies.md, and in the comparison that a plan prints."""
+    preparation: ClassVar[str] = NONE
+    """The command that must have been run on the store."""
+    disk: ClassVar[str] = NONE
+    """What it keeps on disk beside the store."""
+    changes: ClassVar[str] = "none: gnndrive's batches"
+    """What it changes in the samples; `cost` says it with the figure where that is known."""
+    pays: ClassVar[str] = ""
+    """When it pays."""
 
     def preset(self, assembly: Any) -> Any:
         """The assembly with what the strategy decides where the user gave nothing."""
@@ -233,8 +246,8 @@ class Strategy(Arguments):
         return PLAIN
 
     def lacks(self, store: Store) -> str | None:
-        """Why the strategy cannot run on a store yet, with the command that changes that; None: it
-        can, as far as the store alone shows."""
+        """The command that must be run before the strategy can run on a store; None: there is
+        none, as far as the store alone shows."""
         return None
 
     def suited(self, store: Store) -> Strategy:
@@ -263,12 +276,23 @@ class Strategy(Arguments):
         cost = predict(self.text, own, scheme.planner(own), known)
         if batches_of(self) == default().name:
             return cost
-        return replace(cost, same_batches=False, note=OWN)
+        return replace(cost, same_batches=False, changes="batches of its own", note=OWN)
 
     def arguments(self) -> dict[str, Any]:
         """The strategy's own arguments, by their names."""
         own = (each.name for each in fields(self) if each.name not in PARTS)
         return {name: getattr(self, name) for name in own}
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """Lines that say what it does, what it needs if it needs anything, and when it pays."""
+        needs = {"preparation": self.preparation, "disk": self.disk}
+        lines = (
+            "; ".join(filter(None, (self.does, self.published))),
+            "; ".join(f"{name}: {each}" for name, each in needs.items() if each != NONE),
+            self.pays and f"pays: {self.pays}",
+        )
+        return tuple(filter(None, lines))
 
     @property
     def text(self) -> str:

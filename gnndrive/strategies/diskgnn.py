@@ -22,7 +22,7 @@ from gnndrive.store.layout.kind import FoundLayout
 from gnndrive.store.packed.format import PACKED, PACKS, PackInfo, PackSettings, differences
 from gnndrive.store.packed.recording import Recording
 from gnndrive.strategies.base import PLAIN, Scheme, Strategy, refuse_unused
-from gnndrive.strategies.packs.plan import RECORDED, PackSlots, packed_planner, unpacked_cost
+from gnndrive.strategies.packs.plan import PackSlots, packed_planner, unpacked_cost
 from gnndrive.strategies.packs.recording import pack_command, pack_settings
 
 
@@ -58,6 +58,11 @@ class DiskGNN(Strategy):
     packed: Any = None
 
     whole_graph: ClassVar[bool] = False
+    does: ClassVar[str] = "replays batches packed on disk"
+    preparation: ClassVar[str] = "gnndrive pack"
+    disk: ClassVar[str] = "samples, and rows once a segment"
+    changes: ClassVar[str] = "recorded epochs of samples, replayed"
+    pays: ClassVar[str] = "many epochs of one sampling"
 
     def open(self, assembly: Assembly) -> _PackScheme:
         """See `Strategy.open`."""
@@ -78,7 +83,7 @@ class DiskGNN(Strategy):
             return unpacked_cost(
                 self.text, request, planner, known.loading(request, planner), known.traces,
                 known.batches,
-                pack_command(assembly) or "gnndrive.pack and the arguments of the loader",
+                pack_command(assembly) or "gnndrive.pack(…) with the arguments of the loader",
             )  # fmt: skip
         planner = scheme.planner(scheme.of(assembly).request())
         assert isinstance(planner.slots, PackSlots)
@@ -86,8 +91,10 @@ class DiskGNN(Strategy):
         seconds, hit_share = planner.slots.batch_seconds(plan, known.pace)
         loading = known.loading(request, planner)
         seconds[costs.ATTRIBUTES] = costs.attributes_seconds(plan, loading)
+        epochs = planner.slots.recording.info.epochs
+        changes = f"{epochs} {'epoch' if epochs == 1 else 'epochs'} of samples, replayed"
         return StrategyCost(
-            self.text, seconds, known.batches, hit_share, same_batches=False, note=RECORDED
+            self.text, seconds, known.batches, hit_share, same_batches=False, changes=changes
         )
 
 

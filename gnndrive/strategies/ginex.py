@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from gnndrive.loader.arguments import preset
 from gnndrive.loader.assembly import Assembly
@@ -38,6 +39,9 @@ class Ginex(SamplesAhead):
     name: str = "ginex"
     published: str = "Ginex (VLDB 2022)"
     paper: bool = False
+
+    does: ClassVar[str] = "samples some hundred batches ahead"
+    pays: ClassVar[str] = "a batch's rows lie far apart"
 
     def preset(self, assembly: Assembly) -> Assembly:
         """See `Strategy.preset`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from gnndrive.common.items import Item, Shape
 from gnndrive.loader.arguments import preset
@@ -44,6 +45,9 @@ class GNNDrive(Strategy):
     name: str = "gnndrive"
     published: str = "GNNDrive (ICPP 2024)"
     paper: bool = False
+
+    does: ClassVar[str] = "reads ahead for queued samples"
+    pays: ClassVar[str] = "features do not fit in memory; the default"
 
     def preset(self, assembly: Assembly) -> Assembly:
         """See `Strategy.preset`."""

@@ -27,3 +27,5 @@ class HierBatching(InsideWindows):
     published: str = "HierBatching"
     schedule: Any = "megabatch"
     own_static: ClassVar[float] = 0.01
+    does: ClassVar[str] = "samples inside windows of partitions"
+    pays: ClassVar[str] = "many seeds an epoch, a graph of communities"

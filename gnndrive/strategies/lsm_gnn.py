@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES
@@ -57,6 +57,9 @@ class LSMGNN(SamplesAhead):
     tiers: tuple[Any, ...] = ("victim", "disk")
     superbatch: int | str = 128
     victim_buffer: str | int = "auto"
+
+    does: ClassVar[str] = "samples ahead, keeps evicted rows"
+    pays: ClassVar[str] = "a GPU's memory is short; not measured yet"
 
     def open(self, assembly: Assembly) -> Scheme:
         """See `Strategy.open`."""

@@ -32,3 +32,6 @@ class Marius(InsideWindows):
     schedule: Any = "marius"
     order: str | None = None  # type: ignore[misc]
     mixed: ClassVar[bool] = True
+    does: ClassVar[str] = "samples inside random partitions"
+    preparation: ClassVar[str] = "gnndrive partition --method random"
+    pays: ClassVar[str] = "links, of which any two partitions meet; for nodes a baseline"

@@ -78,6 +78,8 @@ class PyGPlus(Strategy):
     advise: str = "auto"
 
     baseline: ClassVar[bool] = True
+    does: ClassVar[str] = "leaves caching to the kernel"
+    pays: ClassVar[str] = "never: the baseline of the papers"
 
     def open(self, assembly: Assembly) -> Scheme:
         """See `Strategy.open`."""

@@ -103,9 +103,11 @@ def test_a_graph_that_is_not_there(gnndrive):
 
 def test_the_command_that_packs_makes_the_pack_that_is_meant(gnndrive, store):
     words = ("plan", store, "--memory", "80MB", *FEW)
-    (command,) = re.findall(r"if packed, with (gnndrive pack .*?);", gnndrive(*words).out)
+    (command,) = re.findall(r"^    (gnndrive pack .*)", gnndrive(*words).out, re.MULTILINE)
     assert gnndrive(*shlex.split(command)[1:]).code == 0
-    assert "if packed" not in gnndrive(*words).out
+    packed = gnndrive(*words).out
+    assert "1 epoch of samples, replayed\n" in packed
+    assert "    gnndrive pack" not in packed
     replayed = gnndrive(*words, "--strategy", "diskgnn").out
     assert f"of memory={format_size(80_000_000)}" in replayed
 

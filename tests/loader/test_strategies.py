@@ -19,7 +19,8 @@ from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.trace import Trace
-from gnndrive.strategies import LSMGNN, DiskGNN, Ginex, GNNDrive, HierBatching, Marius
+from gnndrive.strategies import LSMGNN, STRATEGIES, DiskGNN, Ginex, GNNDrive, HierBatching, Marius
+from gnndrive.strategies.base import Strategy, batches_of
 from gnndrive.strategies.base import strategy as find
 from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same, skewed_store
@@ -92,6 +93,18 @@ def test_a_text_gives_what_its_strategy_was_made_of():
     ):  # fmt: skip
         assert find(each.text) == each
     assert find("hierbatching:megabatch=None") == HierBatching()
+
+
+@pytest.mark.parametrize("each", STRATEGIES.values(), ids=STRATEGIES)
+def test_a_strategy_has_words_of_its_own_by_which_one_chooses(each):
+    assert each.published
+    assert 4 <= len(each.does.split()) <= 6
+    for word in ("does", "pays"):
+        others = {getattr(other, word) for other in STRATEGIES.values() if other is not each}
+        assert getattr(each, word) not in others | {""}
+    same = batches_of(each) == "gnndrive"
+    assert (each.changes == Strategy.changes) == same
+    assert (each.preparation == "none") == same
 
 
 def test_ginex_as_published(make):

@@ -32,7 +32,7 @@ from gnndrive.common.names import did_you_mean
 from gnndrive.loader.arguments import TUNING, Tuning
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import Strategy, parts_of, strategies, value_of
+from gnndrive.strategies.base import UNPREPARED, Strategy, parts_of, strategies, value_of
 from gnndrive.strategies.base import strategy as find_strategy
 from gnndrive.strategies.superbatches.scheme import RAMP, SamplesAhead
 
@@ -181,7 +181,7 @@ def missing(store: Store, asked: Comparison) -> dict[str, str]:
     found = dict[str, str]()
     for choice in asked.choices:
         if (lacks := choice.strategy.lacks(store)) is not None:
-            found[choice.text] = lacks
+            found[choice.text] = f"{UNPREPARED}: {lacks}"
         elif not choice.strategy.whole_graph:
             given, _ = loading_of(asked, choice, asked.memory)
             try:

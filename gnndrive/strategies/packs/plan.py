@@ -50,8 +50,8 @@ from gnndrive.store.packed.recording import RecordedSizes, Recording, recorded_s
 from gnndrive.strategies.base import stages_for
 
 STAGES = StageCounts(2, 2, 2)
+UNPACKED = "predicted as if these batches were packed, which they are not"
 PLACES = 2  # one is read while the other is gathered
-RECORDED = "recorded: the same epochs again and again"
 TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because samples are recorded", 0)
 _NOT_NEEDED = (SlotTables, Graph, Samples)  # parts of a loader that draws
 RESIDENT_BYTES = 45  # of a hot row that is being read: its numbers, and its planned read
@@ -424,7 +424,7 @@ def unpacked_cost(
     disk_s = request.disk.long_reads(read)
     seconds = _replayed_seconds(disk_s, wanted, nbytes, read, loading.pace)
     seconds[costs.ATTRIBUTES] = costs.attributes_seconds(plan, loading)
-    note = f"if packed, with {command}; {RECORDED}"
     return StrategyCost(
-        name, seconds, batches, hits / max(wanted, 1), same_batches=False, note=note
-    )
+        name, seconds, batches, hits / max(wanted, 1), same_batches=False, note=UNPACKED,
+        command=command,
+    )  # fmt: skip

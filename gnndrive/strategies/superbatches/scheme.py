@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -59,6 +59,8 @@ class SamplesAhead(Strategy):
     superbatch: int | str = "auto"
     folder: Any = None
     phases: str = "overlapped"
+
+    disk: ClassVar[str] = "sampled batches"
 
     def open(self, assembly: Assembly) -> Scheme:
         """See `Strategy.open`."""

@@ -56,7 +56,6 @@ from gnndrive.strategies.windows.feed import CHUNK_ROWS, READING_MAX, PartitionW
 K = TypeVar("K")
 AUTO = "auto"  # passes=: as many as loading a window takes
 RANDOM = "random"  # a partitioning's method
-INSIDE = "batches are smaller: neighbours outside their window are left out"
 PASSES_MAX = 8  # that are chosen
 _DIGITS = 12  # of a checksum, in a state
 STAGES = StageCounts(2, 4, 3)
@@ -98,6 +97,9 @@ class InsideWindows(Strategy):
     """The share that `static=None` stands for."""
     mixed: ClassVar[bool] = False
     """Whether windows are to mix nodes, so that partitions at random suit them best."""
+    preparation: ClassVar[str] = "gnndrive partition"
+    disk: ClassVar[str] = "rows and lists once more"
+    changes: ClassVar[str] = "only edges inside a window, seeds by window"
 
     def open(self, assembly: Assembly) -> _WindowScheme:
         """See `Strategy.open`."""
@@ -120,10 +122,10 @@ class InsideWindows(Strategy):
 
     def lacks(self, store: Store) -> str | None:
         """See `Strategy.lacks`."""
-        if self.suited(store).partitioned is not None:
+        if store.is_hetero or self.suited(store).partitioned is not None:
             return None
         how = " --method random --name random" if self.mixed else ""
-        return f"needs partitions: gnndrive partition {_quoted(store)}{how}"
+        return f"gnndrive partition {_quoted(store)}{how}"
 
     def suited(self, store: Store) -> InsideWindows:
         """See `Strategy.suited`: random partitions if windows are to mix nodes, others if not."""
@@ -171,8 +173,8 @@ class InsideWindows(Strategy):
         seconds[costs.DISK] = request.disk.long_reads(read)
         seconds[costs.PROCESSORS] += filter_s / costs.processors()
         del seconds[costs.RECORDS]
-        note = f"{INSIDE} ({sizes.kept:.0%} of the edges to a window's nodes are inside)"
-        return StrategyCost(self.text, seconds, batches, None, same_batches=False, note=note)
+        changes = f"edges kept {sizes.kept:.0%}, seeds by window"
+        return StrategyCost(self.text, seconds, batches, same_batches=False, changes=changes)
 
 
 def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:

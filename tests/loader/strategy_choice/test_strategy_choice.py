@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,8 @@ from gnndrive.plan.strategy_costs import OWN, StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import cache
 from gnndrive.strategies import STRATEGIES, base
+from gnndrive.strategies.base import UNPREPARED
+from gnndrive.strategies.packs.plan import UNPACKED
 from gnndrive.strategies.windows import scheme
 from tests.loader.batches import assert_all_same
 from tests.loader.strategy_choice.conftest import BATCHES, DRAWN, SAME, SHORT
@@ -59,14 +62,20 @@ def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short, data):
             assert each.epoch_s == pytest.approx(each.batch_s * BATCHES)
             assert 0 < each.hit_share < 1
         elif each.strategy == "diskgnn":
-            assert "if packed, with gnndrive.pack and the arguments" in each.note
+            assert (each.note, each.changes) == (UNPACKED, STRATEGIES["diskgnn"].changes)
+            assert each.command == "gnndrive.pack(…) with the arguments of the loader"
         else:
-            assert "gnndrive partition" in each.refused
-            assert "\n" not in each.refused
+            assert each.refused == UNPREPARED
+            how = "" if each.strategy == "hierbatching" else " --method random --name random"
+            assert each.command == f"gnndrive partition {loader.data.path}{how}"
     assert found.own is found.costs[0]
     assert found.more[1] < found.own.batch_s
     assert found.curve.points[-1].hit_share == 1.0
     assert found.curve.buffer_bytes == loader.plan().buffer_bytes
+    text = str(found)
+    assert max(len(line) for line in text.splitlines() if "gnndrive partition /" not in line) <= 100
+    for each in found.costs:
+        assert all(words in text for words in (each.changes, each.command, *each.about))
     content = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert {each["strategy"] for each in content["choice"]} == set(STRATEGIES) - {"pyg+"}
     assert content["miss_ratio"]["table"] == "nodes/x"
@@ -90,9 +99,9 @@ def test_packs_and_partitions_that_are_there_are_asked(make, prepared, short, mo
         patch.setattr(scheme, "find_partitioned", noted)
         costs = {each.strategy: each for each in make(**short).compare().costs}
     assert suited == {"hierbatching": "b", "marius": "a"}
-    assert "recorded" in costs["diskgnn"].note
-    assert "if packed" not in costs["diskgnn"].note
-    assert "% of the edges to a window's nodes are inside" in costs["hierbatching"].note
+    assert costs["diskgnn"].changes == "1 epoch of samples, replayed"
+    for name in ("hierbatching", "marius"):
+        assert re.fullmatch(r"edges kept \d+%, seeds by window", costs[name].changes)
     for name in ("diskgnn", "hierbatching", "marius"):
         assert not costs[name].refused
         assert costs[name].batch_s > 0
@@ -182,6 +191,7 @@ def test_a_composed_strategy_is_compared(make, short):
     mine = replace(STRATEGIES["gnndrive"], name="mine", sampler=Mine)
     own = make(**short, strategy=mine).compare().own
     assert (own.refused, own.same_batches, own.note) == ("", False, OWN)
+    assert own.changes == "batches of its own"
 
 
 def costing(seconds: dict[str, float]) -> Any:

@@ -303,11 +303,12 @@ def choice_section(run: Part) -> str:
             seconds(each.number_or_none("seconds_per_batch")),
             seconds(each.number_or_none("seconds_per_epoch")),
             each.text("bound_by", UNKNOWN),
+            each.text("changes", UNKNOWN),
             _note(each),
         )
         for number, each in enumerate(choices)
     ]
-    heads = ("strategy", "loading a batch", "an epoch", "bound by", "note")
+    heads = ("strategy", "loading a batch", "an epoch", "bound by", "changes in samples", "note")
     about = "Predicted before the first read. By these figures strategy=auto chooses."
     return figure(about, table(heads, rows, strong=0))
 

@@ -77,7 +77,7 @@ def train_run() -> dict[str, Any]:
         },
         "choice": [
             {"strategy": "gnndrive", "seconds_per_batch": 0.9, "seconds_per_epoch": 88.2,
-             "bound_by": "disk", "note": ""},
+             "bound_by": "disk", "changes": "none: gnndrive's batches", "note": ""},
             {"strategy": "ginex", "seconds_per_batch": 0.95, "seconds_per_epoch": 93.1,
              "bound_by": "disk", "note": "writes 1.3 GB of samples to disk"},
             {"strategy": "diskgnn", "seconds_per_batch": None, "seconds_per_epoch": None,
