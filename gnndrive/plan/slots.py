@@ -16,6 +16,9 @@ from gnndrive.common.items import Item, Life, Shape, TableShape
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.plan.plan import Budget, Plan, Slots, TablePlan, default_bytes, host_bytes
 
+ALL_FIT = (
+    "all rows and the adjacency fit into memory: NeighborLoader(Data), without a store, would do"
+)
 SMALL_SHARE = 16  # a table is small if its largest batch takes at most 1/16 of the memory
 SMALL_TABLES = 2  # the small tables' largest batches together take at most 1/2 of the memory
 
@@ -36,6 +39,12 @@ class RowSlots(Slots):
         if all(table.slots >= table.rows for table in tables):
             why = "because the whole table fits" if len(tables) == 1 else "because all tables fit"
         return tables, f"{_counted(tables)}, {why}"
+
+    def said(self, plan: Plan) -> tuple[str, ...]:
+        """See `Slots.said`: whether a store is needed at all."""
+        alone = plan.ranks == 1 and not (plan.served or plan.device_lines or plan.sampling_bytes)
+        graph = plan.topology.nbytes and not plan.topology.has_ring  # all of it is in memory
+        return (ALL_FIT,) if alone and graph and plan.holds_everything else ()
 
     def _choose(self, shape: Shape, budget: Budget, items: Sequence[Item]) -> tuple[list[int], str]:
         """The number of slots of each table in one buffer, and the reason."""

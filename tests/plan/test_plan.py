@@ -26,7 +26,7 @@ from gnndrive.plan.plan import (
     default_bytes,
 )
 from gnndrive.plan.request import PlanRequest
-from gnndrive.plan.slots import second_buffer, split_slots
+from gnndrive.plan.slots import ALL_FIT, second_buffer, split_slots
 from gnndrive.plan.topology_choice import Topologies, for_rank
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.topologies.direct import Direct
@@ -96,8 +96,8 @@ def test_each_use_of_memory_has_its_item_and_no_batch_is_larger(make: Make, stor
     assert make([-1, -1]).plan().batch_rows_max == NODES
     assert make((4, 3), input_nodes=[1, 2], batch_size=99).plan().batch_rows_max == rows
     text = make(memory="40MB", buffer=None).plan().details().splitlines()
-    assert [row.split("  ")[0] for row in text] == [*ITEMS, "total"]
-    assert text[-1].endswith("of memory=40 MB")
+    assert [row.split("  ")[0] for row in text] == [*ITEMS, "total", ALL_FIT]
+    assert text[-2].endswith("of memory=40 MB")
     assert "400 of 400 rows, because the whole table fits" in text[0]
 
 

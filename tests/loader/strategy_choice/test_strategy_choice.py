@@ -16,6 +16,7 @@ from gnndrive import ConfigError, NeighborLoader, Store
 from gnndrive.common.duration import duration
 from gnndrive.common.errors import StoreError
 from gnndrive.loader import drawing, strategy_choice
+from gnndrive.plan.slots import ALL_FIT
 from gnndrive.plan.strategy_costs import OWN, StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import cache
@@ -81,7 +82,9 @@ def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short, data):
     assert content["miss_ratio"]["table"] == "nodes/x"
     assert all(word in str(loader.plan()) for word in ("predicted", "ali+pg", "more:"))
     for more in ({"memory": "1GB"}, {"memory": None, "buffer": "400KB"}):
-        assert "predicted" not in str(make(**short | more).plan()), "memory is not short"
+        said = str(make(**short | more).plan())
+        assert "predicted" not in said, "memory is not short"
+        assert (ALL_FIT in said) == (more["memory"] is not None)
     with pytest.raises(ConfigError, match="the data is in memory: give a store"):
         NeighborLoader(data, [3]).compare()
 
