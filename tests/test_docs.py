@@ -15,6 +15,7 @@ import pytest
 import gnndrive
 from gnndrive.cli.main import main
 from gnndrive.common import plugins
+from gnndrive.strategies import STRATEGIES
 from tests import forked
 from tests.project_files import ROOT, ci_script, files, named
 from tests.test_tidy import KINDS
@@ -137,6 +138,21 @@ def test_every_name_exists_and_every_figure_was_measured():
 )
 def test_a_name_that_does_not_exist_is_found(text, finding):
     assert name_findings(text, ROOT) == ([finding] if finding else [])
+
+
+# ---- the strategies
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tasks/strategies.md"])
+def test_the_table_of_strategies_has_the_words_of_the_code(page):
+    lines = (ROOT / page).read_text(encoding="utf-8").replace("`", "").splitlines()
+    words = [
+        (each.name, each.published, each.does, each.preparation, each.disk, each.changes, each.pays)
+        for each in STRATEGIES.values()
+    ]
+    rows = [f"| {' | '.join(each)} |" for each in words]
+    first = lines.index(rows[0])
+    assert lines[first : first + len(rows)] == rows
 
 
 # ---- messages that docs/troubleshooting.md quotes
