@@ -84,7 +84,9 @@ def test_one_that_is_not_there_is_found(text: str, group: Any) -> None:
     assert wrong_in(text, group)
 
 
-WHOLE = re.compile(r"gnndrive ((?:pack|partition|bench disk|train) (?:(?! to measure)[^`;\n])*)")
+WHOLE = re.compile(
+    r"gnndrive ((?:pack|partition|bench disk|train) (?!-)(?:(?! to measure)[^`;\n])*)"
+)
 
 
 def test_commands_run_as_printed(
