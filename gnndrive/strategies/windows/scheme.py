@@ -116,7 +116,7 @@ class InsideWindows(Strategy):
         given = isinstance(share, int | float) and not isinstance(share, bool)
         if share is not None and not (given and 0 <= share <= 1):
             raise ConfigError(f"static={share!r}: give a share of the nodes, from 0 to 1")
-        found = find_partitioned(assembly.store, self.partitioned, self.name)
+        found = find_partitioned(assembly.store, self.partitioned, self)
         _check_tables(assembly)
         return _WindowScheme(self, found)
 
@@ -177,14 +177,14 @@ class InsideWindows(Strategy):
         return StrategyCost(self.text, seconds, batches, same_batches=False, changes=changes)
 
 
-def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
-    """Open the partitioned folder of a loader with the strategy of that name; for `named` see
-    `InsideWindows`. ConfigError if there is none, or several and none is named, or the store is
-    heterogeneous; StoreError if it is damaged, or the store has changed."""
+def find_partitioned(store: Store, named: Any, strategy: InsideWindows) -> Partitioned:
+    """Open the partitioned folder of a loader with the strategy; for `named` see `InsideWindows`.
+    ConfigError if there is none, or several and none is named, or the store is heterogeneous;
+    StoreError if it is damaged, or the store has changed."""
     if store.is_hetero:
         raise ConfigError(
-            f"strategy={strategy!r} samples inside partitions, and {store.path} is heterogeneous: "
-            "give strategy='gnndrive'"
+            f"strategy={strategy.name!r} samples inside partitions, and {store.path} is "
+            "heterogeneous: give strategy='gnndrive'"
         )
     if named is None:
         return open_partitioned(_only(store, strategy), store)
@@ -199,16 +199,16 @@ def _quoted(store: Store) -> str:
     return shlex.quote(str(store.path))
 
 
-def _only(store: Store, strategy: str) -> Path:
+def _only(store: Store, strategy: InsideWindows) -> Path:
     there = PARTITIONS.of(store)
     if not there:
         raise ConfigError(
-            f"strategy={strategy!r} samples inside partitions, and {store.path} has none: make "
-            f"them with gnndrive.partition(store), or `gnndrive partition {_quoted(store)}`"
+            f"strategy={strategy.name!r} samples inside partitions, and {store.path} has none: "
+            f"make them with gnndrive.partition(store), or `{strategy.lacks(store)}`"
         )
     whole = [each for each in there if each.info is not None] or there
     if len(whole) > 1:
-        names = " or ".join(f"'{strategy}:partitioned={each.path.name}'" for each in whole)
+        names = " or ".join(f"'{strategy.name}:partitioned={each.path.name}'" for each in whole)
         raise ConfigError(f"{store.path} was partitioned several times: give strategy={names}")
     return whole[0].path
 

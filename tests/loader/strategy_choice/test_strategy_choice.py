@@ -95,8 +95,8 @@ def test_packs_and_partitions_that_are_there_are_asked(make, prepared, short, mo
     short |= {"data": prepared, "memory": "8MB"}  # room for a window
     suited, find = dict[str, str](), scheme.find_partitioned
 
-    def noted(store: Store, named: Any, strategy: str) -> Any:
-        suited[strategy] = named
+    def noted(store: Store, named: Any, strategy: Any) -> Any:
+        suited[strategy.name] = named
         return find(store, named, strategy)
 
     with monkeypatch.context() as patch:
