@@ -122,12 +122,14 @@ class EpochResult:
         accuracy: the share of labelled seeds that the model classifies correctly, by split that was
             evaluated.
         seconds: wall time, evaluation included.
+        evaluated: whether the evaluation that follows the epoch has ended, if one does.
     """
 
     epoch: int
     losses: tuple[float, ...]
     accuracy: dict[str, float]
     seconds: float
+    evaluated: bool = True
 
     @property
     def loss(self) -> float:
@@ -198,7 +200,7 @@ def train(
             _save(Path(checkpoint), history, optimizer, model_settings, settings, where)
 
     trained = len(history.epochs)
-    for epoch in range(trained - _unevaluated(history.epochs, settings), settings.epochs):
+    for epoch in range(trained - _unevaluated(history.epochs), settings.epochs):
         if epoch >= trained:
             started = perf_counter()
             given = batches("train", epoch)
@@ -207,7 +209,8 @@ def train(
                 raise ConfigError(
                     "no seed of the train split has a label: give labels y or another split"
                 )
-            history.epochs.append(EpochResult(epoch + 1, losses, {}, perf_counter() - started))
+            seconds = perf_counter() - started
+            history.epochs.append(EpochResult(epoch + 1, losses, {}, seconds, evaluated=False))
             save()  # the evaluation may take long, and be interrupted
         started, splits = perf_counter(), settings.splits_after(epoch + 1)
         if evaluate_all is None:
@@ -216,19 +219,19 @@ def train(
             accuracy = evaluate_all(model.eval(), splits, epoch)
         result = history.epochs[-1]
         result = replace(
-            result, accuracy=accuracy, seconds=result.seconds + perf_counter() - started
-        )
+            result, accuracy=accuracy, seconds=result.seconds + perf_counter() - started,
+            evaluated=True,
+        )  # fmt: skip
         history.epochs[-1] = result
-        if accuracy:
-            save()
+        save()
         if on_epoch is not None:
             on_epoch(result)
     return history
 
 
-def _unevaluated(epochs: Sequence[EpochResult], settings: TrainSettings) -> bool:
+def _unevaluated(epochs: Sequence[EpochResult]) -> bool:
     """Whether the last epoch's evaluation is missing, because it was interrupted."""
-    return bool(epochs and not epochs[-1].accuracy and settings.splits_after(len(epochs)))
+    return bool(epochs) and not epochs[-1].evaluated
 
 
 def evaluate_splits(
@@ -438,10 +441,16 @@ def _load(
             "give the settings of that model, or train a new one"
         )
     epochs = [
-        EpochResult(e["epoch"], tuple(e["losses"]), dict(e["accuracy"]), e["seconds"])
+        EpochResult(
+            e["epoch"],
+            tuple(e["losses"]),
+            dict(e["accuracy"]),
+            e["seconds"],
+            e.get("evaluated", True),
+        )
         for e in content["epochs"]
     ]
-    if len(epochs) >= settings.epochs + _unevaluated(epochs, settings):
+    if len(epochs) >= settings.epochs + _unevaluated(epochs):
         raise ConfigError(
             f"{path} was trained for {len(epochs)} epochs already: give epochs={len(epochs) + 1} "
             "or more, because epochs counts all of them"

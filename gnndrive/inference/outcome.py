@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
@@ -224,7 +225,7 @@ def remove_result(store: Store, name: str) -> None:
         except OSError as error:
             raise StoreError(
                 f"{folder / name} cannot be removed ({error.strerror}): check the disk, and run "
-                f"gnndrive clean {store.path.parent}"
+                f"gnndrive clean {shlex.quote(str(store.path.parent))}"
             ) from error
     _remove_if_empty(folder)
 

@@ -128,8 +128,8 @@ def _costs(
             cost = strategy.cost(_with(whole, strategy), known, request)
         except GNNDriveError as error:
             said = str(error).splitlines()[0].removesuffix(". With that it uses")
-            command = strategy.lacks(whole.store) or ""
-            same = batches_of(strategy) == default().name
+            lacks, same = strategy.lacks(whole.store), batches_of(strategy) == default().name
+            command = lacks if lacks is not None and lacks in said else ""
             cost = StrategyCost(
                 strategy.text, same_batches=same, refused=UNPREPARED if command else said,
                 command=command,

@@ -144,7 +144,7 @@ def refusal(
     return ConfigError(
         f"memory={format_size(request.memory)} is too little for this loader, which needs "
         f"{format_size(plan.host_bytes)}; most of it, {format_size(most.host_bytes)}, is the item "
-        f'"{most.what}": {ways}. With that it uses\n{plan}'
+        f'"{most.what}": {ways}. With that it uses\n{replace(plan, levels=())}'
     )
 
 

@@ -313,7 +313,7 @@ def _summary(items: Sequence[Item], total: int, budget: int | None, name: str) -
 
 def _why(use: Use, items: Sequence[Item]) -> str:
     """What a use is, and why its largest item has its size."""
-    most = max(items, key=lambda item: item.nbytes)
+    most = max(items, key=lambda item: item.host_bytes)
     what = "" if len(items) == 1 else f"mostly {most.what}, "
     return f"{use.value}: {what}{most.why}"
 
@@ -456,8 +456,8 @@ class Planner:
         fetched = self._fetched(plan, small)
         if not fetched:
             return plan
-        plan = self._divide(AttributeMemory(self.fetch_bytes(fetched), sum(small.values())))
-        return replace(plan, fetched=fetched)
+        memory = AttributeMemory(self.fetch_bytes(fetched), sum(small.values()))
+        return self._divide(memory, fetched)
 
     def plan_that_fits(self) -> Plan | None:
         """The plan; None: it does not fit."""
@@ -472,7 +472,7 @@ class Planner:
         during = Phase.SAMPLING if self.shape.apart else Phase.EXTRACTION
         return host_bytes(self.shape.counted([*self.parts, *self._elastics]), during)
 
-    def _divide(self, attributes: AttributeMemory) -> Plan:
+    def _divide(self, attributes: AttributeMemory, fetched: tuple[str, ...] = ()) -> Plan:
         """Add up the items of all parts, and divide what they leave."""
         shape, budget, elastic = self.shape, self.budget, self.elastic
         every = shape.counted([self.topology, *self.parts, attributes, *self._elastics])
@@ -504,7 +504,7 @@ class Planner:
             self.topology, tuple(item for item in items if item.on_device),
             budget.device_memory if budget.device_given else None, disk_bytes=self.disk_bytes,
             sampling_bytes=sampling, slot_table_bytes=own, ranks=shape.ranks, shared=shape.shared,
-            served=budget.served is not None,
+            served=budget.served is not None, fetched=fetched,
         )  # fmt: skip
         plan = replace(plan, levels=(*said, *self.slots.said(plan)))
         self.slots.check(plan, budget)

@@ -17,7 +17,7 @@ from gnndrive.common.memory import format_size, least_text
 from gnndrive.plan.plan import Budget, Plan, Slots, TablePlan, default_bytes, host_bytes
 
 ALL_FIT = (
-    "all rows and the adjacency fit into memory: NeighborLoader(Data), without a store, would do"
+    "all rows and the adjacency fit into memory: a loader over a Data, without a store, would do"
 )
 SMALL_SHARE = 16  # a table is small if its largest batch takes at most 1/16 of the memory
 SMALL_TABLES = 2  # the small tables' largest batches together take at most 1/2 of the memory
@@ -42,7 +42,8 @@ class RowSlots(Slots):
 
     def said(self, plan: Plan) -> tuple[str, ...]:
         """See `Slots.said`: whether a store is needed at all."""
-        alone = plan.ranks == 1 and not (plan.served or plan.device_lines or plan.sampling_bytes)
+        more = plan.served or plan.device_lines or plan.sampling_bytes or plan.fetched
+        alone = plan.ranks == 1 and not more
         graph = plan.topology.nbytes and not plan.topology.has_ring  # all of it is in memory
         return (ALL_FIT,) if alone and graph and plan.holds_everything else ()
 

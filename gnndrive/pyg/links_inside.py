@@ -39,13 +39,7 @@ class LinksInside(InsideDraws):
     def __init__(
         self, subgraphs: SubgraphSampling, of_edges: bool, context: SamplerContext
     ) -> None:
-        refused = _refused(subgraphs)
-        if refused or not of_edges:
-            raise ConfigError(
-                "inside a window, neighbours are drawn with one probability, around nodes or "
-                f"edges, by gnndrive's own sampler: leave {', '.join(refused) or 'the rest'} out, "
-                "or give strategy='gnndrive'"
-            )
+        check_inside(subgraphs, of_edges)
         super().__init__(
             context.num_neighbors, context.replace, np.empty, context.limits, context.window_nodes
         )
@@ -106,6 +100,17 @@ class _WindowNegatives(KeyedNegatives):
         """See `KeyedNegatives.sample`."""
         drawn = super().sample(num_samples, endpoint, self._graph.num_distinct)
         return torch.from_numpy(self._graph.distinct_ids(drawn.numpy()))
+
+
+def check_inside(subgraphs: SubgraphSampling, of_edges: bool) -> None:
+    """ConfigError: a loader's arguments ask for more than a window has."""
+    refused = _refused(subgraphs)
+    if refused or not of_edges:
+        raise ConfigError(
+            "inside a window, neighbours are drawn with one probability, around nodes or "
+            f"edges, by gnndrive's own sampler: leave {', '.join(refused) or 'the rest'} out, "
+            "or give strategy='gnndrive'"
+        )
 
 
 def _refused(subgraphs: SubgraphSampling) -> list[str]:

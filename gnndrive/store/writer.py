@@ -13,6 +13,7 @@ import errno
 import hashlib
 import math
 import os
+import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -468,7 +469,7 @@ class StoreWriter:
             raise StoreError(
                 f"the old store at {self.path} could not be removed ({error.strerror or error}); "
                 f"the new one is whole in {whole}: see to that, and run gnndrive clean "
-                f"{self.path.parent}"
+                f"{shlex.quote(str(self.path.parent))}"
             ) from error
         fsync_folder(self.path.parent)
         temporary.moved(self.path)

@@ -173,7 +173,11 @@ def test_split_links(gnndrive, planted, tmp_path):
     assert info["bytes_in_all"] == sum(info["sizes"].values()) == sum(files.values())
     assert info["sizes"]["features"] == (out / "nodes/x.npy").stat().st_size  # test/ has a link
     assert f"split: {labelled['train']:,} train, " in gnndrive("info", out).out
-    (out / "links/val/edges.npy").unlink()
+    edges = out / "links/val/edges.npy"
+    edges.unlink()
+    np.save(edges, np.int64(3))
+    assert "links  damaged: " in gnndrive("info", out).out
+    edges.unlink()
     (split,) = gnndrive("info", out, "--json").json["links"]
     assert (split["state"], "val/edges.npy cannot" in split["problem"]) == ("damaged", True)
     assert "links  damaged: " in gnndrive("info", out).out
@@ -383,7 +387,7 @@ def test_the_name_of_a_job_is_shown_without_markup(terminal):
 
 
 def test_ctrl_c_ends_training_with_a_whole_checkpoint(planted, tmp_path):
-    file = tmp_path / "model.pt"
+    file = tmp_path / "my model.pt"
     words = ["train", str(planted), "--epochs", "100000", "--batch-size", "40", "--hidden", "8"]
     words += ["--fanout", "3,3", "--buffer", "64KB", "--checkpoint", str(file), "--threads", "1"]
     with forked.Program(PROGRAM, *words) as child:
@@ -391,8 +395,8 @@ def test_ctrl_c_ends_training_with_a_whole_checkpoint(planted, tmp_path):
         child.send_signal(signal.SIGINT)
         out, err = child.communicate()
     assert (child.returncode, out, "Traceback" in err) == (130, "", False)
-    assert err.count("gnndrive: interrupted") == err.count(f"--resume {file} goes on") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+    assert err.count("gnndrive: interrupted") == err.count(f"--resume '{file}' goes on") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["my model.pt"]
     assert len(torch.load(file, weights_only=True)["epochs"]) >= 1
 
 

@@ -218,8 +218,12 @@ def test_an_interrupted_evaluation_loses_no_epoch(tmp_path, at):
     assert [each.epoch for each in told] == list(range(at, 5))
     for one, other in zip(rest.epochs, whole.epochs, strict=True):
         assert (one.losses, one.accuracy) == (other.losses, other.accuracy)
-    with pytest.raises(ConfigError, match="trained for 4 epochs already"):
-        train(batches(), MODEL, given, resume=file)
+    unlabelled = replace(given, epochs=5)  # an evaluation that finds no label has ended, too
+    nothing = torch.full((6,), -1)
+    train(lambda split, epoch: batches(nothing if split == "val" else LABELS)(split, epoch), MODEL,
+          unlabelled, resume=file, checkpoint=file)  # fmt: skip
+    with pytest.raises(ConfigError, match="trained for 5 epochs already"):
+        train(batches(), MODEL, unlabelled, resume=file)
 
 
 def test_the_random_numbers_of_a_gpu_are_resumed(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ import gnndrive
 from gnndrive import NeighborLoader, ReadError
 from gnndrive.common.errors import StoreError
 from gnndrive.plan import plan as planning
+from gnndrive.plan.slots import ALL_FIT
 from gnndrive.pyg import attributes
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.items import AttributeMemory
@@ -56,6 +57,7 @@ def test_mapped_and_read_attributes_give_the_same_batches(
     loader = make(seed=1, engine=engine, topology=topology, device=device)
     assert set(loader.plan().fetched) == EVERYTHING
     assert "attributes" in {line.what for line in loader.plan().lines}
+    assert ALL_FIT not in loader.plan().levels
     for batch, expected in zip(loader, mapped, strict=True):
         check(batch, data)
         assert_same(batch, expected)

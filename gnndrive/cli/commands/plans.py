@@ -288,7 +288,7 @@ def step_lines(plan: Plan, layout: Layout, run: Run, details: bool) -> list[str]
         epoch = "an epoch: not known, give its number of seeds with --seeds"
         if steps is not None:
             took = duration(steps * layout.expected_s)
-            epoch = f"an epoch of {steps:,} steps: about {took}"
+            epoch = f"an epoch of {steps:,} step{'s' * (steps != 1)}: about {took}"
         bound = f"bound by {layout.bound_by}"
         whole = f"{source}: {about}{'' if training else ' without training'}, {bound}"
         if details:

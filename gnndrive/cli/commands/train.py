@@ -13,6 +13,7 @@ that was tested.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
@@ -172,9 +173,11 @@ def run_training(
         return found
 
     def on_epoch(result: EpochResult) -> None:
-        batches.seconds.append(result.seconds)
+        if batches.stats:  # else only an evaluation that was interrupted was made up for
+            batches.seconds.append(result.seconds)
         say(console, _epoch_line(result))
 
+    before = None if checkpoint is None else _inode(checkpoint)
     try:
         with batches, _used(where):
             return train(
@@ -190,10 +193,15 @@ def run_training(
                 node_text=lambda node: _node_text(store, node),
             )
     except KeyboardInterrupt:
-        if checkpoint is not None and batches.seconds:
+        if checkpoint is not None and _inode(checkpoint) not in (None, before):
             say(console, f"{checkpoint} has the last whole epoch: the same command with --resume "
-                f"{checkpoint} goes on after it")  # fmt: skip
+                f"{shlex.quote(str(checkpoint))} goes on from there")  # fmt: skip
         raise
+
+
+def _inode(path: Path) -> int | None:
+    """The number of a file, another one for each file that replaces it; None: there is none."""
+    return path.stat().st_ino if path.exists() else None
 
 
 def _node_text(store: Store, node: int) -> str:

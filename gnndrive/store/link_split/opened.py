@@ -224,14 +224,14 @@ def link_tasks(root: Path) -> list[LinkTask]:
     found = []
     for links in (LINKS, *(f"{TASKS}/{name}" for name in _further_tasks(root))):
         settings = read_settings(root, links)
-        types = _edge_types(settings)
-        labelled = {
-            part: sum(
-                len(_read_array(root, labels_folder(part, type, links) / EDGES)) for type in types
-            )
-            for part in PARTS
-        }
-        found.append(LinkTask(settings.get("task"), types, labelled))
+        types, task, labelled = _edge_types(settings), settings.get("task"), dict.fromkeys(PARTS, 0)
+        for part in PARTS:
+            for type in types:
+                edges = _read_array(root, labels_folder(part, type, links) / EDGES)
+                if edges.ndim != 2 or not isinstance(task, str | None):
+                    raise _not_a_split(root)
+                labelled[part] += len(edges)
+        found.append(LinkTask(task, types, labelled))
     return found
 
 

@@ -41,10 +41,11 @@ from gnndrive.plan.plan import Budget, Plan, Planner, Slots, StageCounts, TableP
 from gnndrive.plan.remedies import halves
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.plan.strategy_costs import Known, StrategyCost
+from gnndrive.pyg.links_inside import check_inside
 from gnndrive.sampling.load_window import loading_bytes
 from gnndrive.sampling.samplers.base import Bounds, SamplerContext
 from gnndrive.sampling.schedules import choose as choose_schedule
-from gnndrive.sampling.schedules.base import ScheduleContext, WindowSizes
+from gnndrive.sampling.schedules.base import InputEdges, ScheduleContext, WindowSizes
 from gnndrive.sampling.window_graph import window_bytes
 from gnndrive.store.cache import entry_key, load_entry, save_entry
 from gnndrive.store.partitioned.format import NAME, PARTITIONED, PARTITIONS, TABLE
@@ -116,13 +117,15 @@ class InsideWindows(Strategy):
         given = isinstance(share, int | float) and not isinstance(share, bool)
         if share is not None and not (given and 0 <= share <= 1):
             raise ConfigError(f"static={share!r}: give a share of the nodes, from 0 to 1")
+        if assembly.subgraphs is not None and not assembly.store.is_hetero:
+            check_inside(assembly.subgraphs, isinstance(assembly.inputs, InputEdges))
         found = find_partitioned(assembly.store, self.partitioned, self)
         _check_tables(assembly)
         return _WindowScheme(self, found)
 
     def lacks(self, store: Store) -> str | None:
         """See `Strategy.lacks`."""
-        if store.is_hetero or self.suited(store).partitioned is not None:
+        if self.suited(store).partitioned is not None:
             return None
         how = " --method random --name random" if self.mixed else ""
         return f"gnndrive partition {_quoted(store)}{how}"
@@ -174,7 +177,11 @@ class InsideWindows(Strategy):
         seconds[costs.PROCESSORS] += filter_s / costs.processors()
         del seconds[costs.RECORDS]
         changes = f"edges kept {sizes.kept:.0%}, seeds by window"
-        return StrategyCost(self.text, seconds, batches, same_batches=False, changes=changes)
+        several = self.partitioned is None and len(PARTITIONS.of(assembly.store)) > 1
+        note = f"with {self.suited(assembly.store).text}" if several else ""
+        return StrategyCost(
+            self.text, seconds, batches, same_batches=False, changes=changes, note=note
+        )
 
 
 def find_partitioned(store: Store, named: Any, strategy: InsideWindows) -> Partitioned:

@@ -90,6 +90,12 @@ def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short, data):
         NeighborLoader(data, [3]).compare()
 
 
+def test_no_partitions_are_asked_for_where_windows_cannot_serve_the_loader(make, short):
+    costs = {each.strategy: each for each in make(**short, disjoint=True).compare().costs}
+    for name in ("hierbatching", "marius"):
+        assert (costs[name].command, "leave disjoint= out" in costs[name].refused) == ("", True)
+
+
 def test_packs_and_partitions_that_are_there_are_asked(make, prepared, short, monkeypatch):
     """Of several partitionings those that suit the strategy."""
     short |= {"data": prepared, "memory": "8MB"}  # room for a window
