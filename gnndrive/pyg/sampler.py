@@ -89,6 +89,12 @@ class StoredGraph:
         self.of_nodes = time_attr in of_nodes
         self._check("time_attr", time_attr, of_nodes | of_edges)
         self._check("weight_attr", weight_attr, of_edges)
+        if self.of_nodes and time_attr in of_edges:
+            raise ConfigError(
+                f"time_attr={time_attr!r}: nodes and edges of {store.path} both have it, and a "
+                "loader respects the times of one: give them names of their own before the store "
+                "is made, or import with --time for one of them"
+            )
 
     def _check(self, what: str, name: str | None, names: set[str]) -> None:
         if name is not None and name not in names:

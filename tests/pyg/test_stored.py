@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.loader
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
@@ -464,3 +464,14 @@ def test_worker_processes_and_copies():
 def test_a_graph_without_edges():
     loader = NeighborLoader(Data(num_nodes=5), [2, 2], batch_size=2)
     assert [batch.n_id.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+
+
+def test_times_of_nodes_and_edges_under_one_name_are_refused(tmp_path):
+    """Those of one would be left out silently."""
+    data = HeteroData()
+    data["user"].time, data["user"].num_nodes, data["item"].num_nodes = torch.arange(3), 3, 4
+    data["user", "buys", "item"].edge_index = torch.zeros((2, 5), dtype=torch.int64)
+    data["user", "buys", "item"].time = torch.arange(5)
+    store = gnndrive.from_data(data, tmp_path / "both.gnn")
+    with pytest.raises(ConfigError, match=r"nodes and edges of .* both have it"):
+        NeighborLoader(store, [2], ("item", None), time_attr="time")

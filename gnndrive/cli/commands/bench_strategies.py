@@ -308,7 +308,11 @@ def report(asked: Comparison, found: Mapping[str, Any], measured: Measured) -> s
         lines += ["", *aligned(_rows(done)), *LEGEND]
     lines += [""] if any(each["note"] or each["failed"] for each in found["runs"]) else []
     for each in found["runs"]:
-        said = each["failed"].splitlines()[0] if each["failed"] else each["note"]
+        said = (
+            each["failed"].splitlines()[0].removesuffix(". With that it uses")
+            if each["failed"]
+            else each["note"]
+        )
         if said:
             lines.append(f"{each['strategy']}: {said}")
     return "\n".join(lines)

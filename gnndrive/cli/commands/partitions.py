@@ -20,7 +20,7 @@ from gnndrive.store.reader import open as open_store
 def partition(
     store: StorePath,
     parts: Annotated[
-        int | None, typer.Option(help="Partitions; default: one for 8,192 nodes.")
+        int | None, typer.Option(help="Partitions; default: one for 8,192 nodes, at least 16.")
     ] = None,
     method: Annotated[
         str,

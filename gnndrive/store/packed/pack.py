@@ -23,7 +23,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.io.write_errors import free_bytes
-from gnndrive.common.memory import available_memory, format_size, require_memory
+from gnndrive.common.memory import available_memory, format_size, least_text
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import Progress
 from gnndrive.store.layout.arrays import LayoutArray, checksums
@@ -205,7 +205,11 @@ def write_pack(
     if memory is None:
         memory = min(MEMORY_DEFAULT, available_memory() // 2)
     rows, least = least_memory(tables)
-    require_memory(memory, least, f"to pack {rows:,} rows")
+    if memory < least:
+        raise ConfigError(
+            f"{format_size(memory)} is too little to pack {rows:,} rows: give at least "
+            f"packing_memory={least_text(least)} (--packing-memory), and memory= stays"
+        )
     told, packed = progress or (lambda *_: None), table_checksums(store, tables)
     folder = PackingFolder(store, target, settings, packed, overwrite)
     with folder, store.unchanged():
