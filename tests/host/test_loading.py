@@ -103,7 +103,7 @@ def test_a_job_may_use_the_graph_that_its_memory_is_too_small_for(serve, load, m
     plan = load(opened, buffer=None, memory="4MB", batch_size=4, io_depth=1).plan()
     assert plan.topology.name == "resident"
     assert plan.host_bytes <= 4_000_000
-    assert "because the service has 100 MB of indices for all loaders" in str(plan)
+    assert "because the service has 100 MB of indices for all loaders" in plan.details()
 
 
 # ---- tables that are not those that the service's store had when it was opened
