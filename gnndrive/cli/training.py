@@ -201,6 +201,7 @@ def train(
 
     trained = len(history.epochs)
     for epoch in range(trained - _unevaluated(history.epochs), settings.epochs):
+        splits = settings.splits_after(epoch + 1)
         if epoch >= trained:
             started = perf_counter()
             given = batches("train", epoch)
@@ -211,8 +212,9 @@ def train(
                 )
             seconds = perf_counter() - started
             history.epochs.append(EpochResult(epoch + 1, losses, {}, seconds, evaluated=False))
-            save()  # the evaluation may take long, and be interrupted
-        started, splits = perf_counter(), settings.splits_after(epoch + 1)
+            if splits:
+                save()  # the evaluation may take long, and be interrupted
+        started = perf_counter()
         if evaluate_all is None:
             accuracy = evaluate_splits(batches, model, splits, epoch, trim=settings.trim)
         else:

@@ -17,6 +17,7 @@ from gnndrive.common.memory import return_free_memory
 from gnndrive.common.progress import report
 from gnndrive.common.records import NodeKey
 from gnndrive.loader.assembly import Assembly
+from gnndrive.plan.choice import without_plan
 from gnndrive.plan.replay import measure_pace
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Comparison, Known, StrategyCost, cheapest, predict_curve
@@ -127,7 +128,7 @@ def _costs(
         try:
             cost = strategy.cost(_with(whole, strategy), known, request)
         except GNNDriveError as error:
-            said = str(error).splitlines()[0].removesuffix(". With that it uses")
+            said = without_plan(str(error))
             lacks, same = strategy.lacks(whole.store), batches_of(strategy) == default().name
             command = lacks if lacks is not None and lacks in said else ""
             cost = StrategyCost(

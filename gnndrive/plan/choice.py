@@ -34,6 +34,7 @@ ABOUT = 1.03  # plans whose batches cost up to this times the cheapest's cost ab
 # A planned size is raised if the least memory grows by no more than the larger of these two.
 HARDLY_MORE, HARDLY_MORE_BYTES = 0.1, 32 << 20
 MEMORY_MAX = 1 << 50
+_BEFORE_PLAN = ". With that it uses"  # the end of a refusal's sentence
 
 
 def stage_options(request: PlanRequest) -> list[StageCounts]:
@@ -117,6 +118,11 @@ def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
     return cheapest(_costs(request, options)) or _checked(options[-1], request, _leanest)
 
 
+def without_plan(refused: str) -> str:
+    """The sentence of a refusal, such as that of `refusal`, without the plan below it."""
+    return refused.splitlines()[0].removesuffix(_BEFORE_PLAN)
+
+
 def refusal(
     request: Any, leanest: Callable[[Any], Plan | None], error: ConfigError, remedies: Remedies,
     smaller: Callable[[], str] = str,
@@ -144,7 +150,7 @@ def refusal(
     return ConfigError(
         f"memory={format_size(request.memory)} is too little for this loader, which needs "
         f"{format_size(plan.host_bytes)}; most of it, {format_size(most.host_bytes)}, is the item "
-        f'"{most.what}": {ways}. With that it uses\n{replace(plan, levels=())}'
+        f'"{most.what}": {ways}{_BEFORE_PLAN}\n{replace(plan, levels=())}'
     )
 
 

@@ -24,6 +24,7 @@ from gnndrive.cli.report import Bars, run_envelope
 from gnndrive.cli.report.text import aligned, si
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size
+from gnndrive.plan.choice import without_plan
 from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.store.reader import Store, open_homogeneous
 from gnndrive.store.reader import open as open_store
@@ -308,11 +309,7 @@ def report(asked: Comparison, found: Mapping[str, Any], measured: Measured) -> s
         lines += ["", *aligned(_rows(done)), *LEGEND]
     lines += [""] if any(each["note"] or each["failed"] for each in found["runs"]) else []
     for each in found["runs"]:
-        said = (
-            each["failed"].splitlines()[0].removesuffix(". With that it uses")
-            if each["failed"]
-            else each["note"]
-        )
+        said = without_plan(each["failed"]) if each["failed"] else each["note"]
         if said:
             lines.append(f"{each['strategy']}: {said}")
     return "\n".join(lines)

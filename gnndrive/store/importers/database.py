@@ -18,7 +18,7 @@ from gnndrive.store.temporary_folders import TemporaryFolder
 
 BATCH = 1 << 20  # rows in a batch
 POLL_S = 0.25  # time between two reports of a query's progress
-READING = "reading tables"  # for progress of queries whose rows nobody waits for
+READING = "reading tables"  # what progress says while DuckDB works
 DUCKDB_SHARE = 0.6  # share of the budget; the rest is for Python, numpy and a batch
 Tell: TypeAlias = "Callable[[int], None]"
 """Called with the share of a query that is done, in percent, before its first batch."""
