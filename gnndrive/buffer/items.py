@@ -59,7 +59,7 @@ class SlotTables:
         yield from if_any(item("row classes", self.ranked_rows, ranked, Owner.BUFFER))
         leased = shape.extracted * (shape.ranks // shape.buffers)
         lease_bytes = LEASE_BYTES_STAGED if shape.on_device else LEASE_BYTES
-        why = f"of {leased} batches: where their rows are, and which are being read"
+        why = f"of {shape.group * leased} batches: where their rows are, and which are being read"
         yield Item(
             "leases", lease_bytes * shape.entries * leased, why, *epoch, argument=BATCH_SIZE,
             use=Use.READING,

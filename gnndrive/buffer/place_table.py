@@ -82,6 +82,10 @@ class PlaceHold(RowHold):
             failed = self.table.residents.failed
         return None if failed is None else self.table.row_error(failed)
 
+    def valid(self) -> int:
+        """See `RowHold.valid`; all rows wait for one read."""
+        return len(self.alias) if self.error() is None else 0
+
     def fail_unfetched(self) -> None:
         """See `RowHold.fail_unfetched`."""
         if self.loads is not None:

@@ -54,6 +54,10 @@ class RowHold(ABC):
         """The error of the first row that failed, or None."""
 
     @abstractmethod
+    def valid(self) -> int:
+        """How many rows, from the first on, are before the first that failed."""
+
+    @abstractmethod
     def fail_unfetched(self) -> None:
         """Mark the rows that are yet to be fetched as failed, because their fetch was refused."""
 

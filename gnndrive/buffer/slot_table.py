@@ -255,10 +255,20 @@ class SlotHold(RowHold):
 
     def error(self) -> Exception | None:
         """See `RowHold.error`."""
-        index = holding_gil.gd_buffer_first_failed(
-            self.table.handle, pointer(self.alias), len(self.alias)
-        )
+        index = self._first_failed()
         return None if index < 0 else self.table.row_error(self.table.failures[self.alias[index]])
+
+    def valid(self) -> int:
+        """See `RowHold.valid`."""
+        index = self._first_failed()
+        return len(self.alias) if index < 0 else index
+
+    def _first_failed(self) -> int:
+        return int(
+            holding_gil.gd_buffer_first_failed(
+                self.table.handle, pointer(self.alias), len(self.alias)
+            )
+        )
 
     def release(self, begin: int, end: int) -> None:
         """See `RowHold.release`."""

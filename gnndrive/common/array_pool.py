@@ -204,6 +204,14 @@ def empty_tensor(empty: Allocate, shape: tuple[int, ...], dtype: torch.dtype) ->
     return torch.from_numpy(empty(nbytes, np.uint8)).view(dtype).view(shape)
 
 
+def sliced(tensor: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+    """Rows [begin, end) of a tensor over its memory. On the host it is a tensor with a storage of
+    its own, so that saving it does not save the whole."""
+    if tensor.device.type != "cpu" or tensor.dtype not in _numpy_dtypes():
+        return tensor[begin:end]
+    return torch.from_numpy(tensor.numpy()[begin:end])
+
+
 def _class_bytes(nbytes: int) -> int:
     """`nbytes` rounded up by an eighth at most, so that batches of similar size share blocks."""
     step = max(1 << max(nbytes.bit_length() - 4, 0), _PAGE_BYTES)

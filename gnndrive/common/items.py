@@ -109,8 +109,8 @@ class TableShape:
         name: such as "nodes/x".
         row_bytes: bytes of one row as it is stored.
         batch_rows_max: the most distinct rows that a batch can need.
-        batch_entries_max: the most rows that a batch can have. They can be more than the distinct
-            rows, because the same node may be in several disjoint trees.
+        batch_entries_max: the most rows that a batch, or a group of batches, can have. They can be
+            more than the distinct rows, because the same node may be in several disjoint trees.
         converted_bytes: bytes of a row as it is delivered; 0: rows are delivered as stored.
     """
 
@@ -123,7 +123,7 @@ class TableShape:
 
     @property
     def entries_max(self) -> int:
-        """The most rows that a batch can have."""
+        """The most rows that a batch, or a group, can have."""
         return max(self.batch_entries_max, self.batch_rows_max)
 
     @property
@@ -138,11 +138,12 @@ class Shape:
 
     Attributes:
         tables: the tables of the feature buffer.
-        nodes, edges: those of the largest batch; a node counts once in each disjoint tree.
-        sample_bytes: bytes of the largest sample.
-        batch_bytes: bytes of the largest batch, beside the tables' rows.
-        queued: samples that can be alive at once.
-        extracted: batches that can be extracted at once, each with its lease.
+        nodes, edges: those of the largest group of batches; a node counts once in each disjoint
+            tree. Most groups are one batch, see `group`.
+        sample_bytes: bytes of the largest group's samples.
+        batch_bytes: bytes of the largest group's batches, beside the tables' rows.
+        queued: groups whose samples can be alive at once.
+        extracted: groups that can be extracted at once, each with its lease.
         samplers: sampling threads.
         on_device: whether slots and live batches are in the memory of a device.
         looks_ahead: whether the policy needs to know the rows' next uses.
@@ -153,6 +154,7 @@ class Shape:
         shared: whether the ranks share one feature buffer, and the graph.
         graphs: how many times index pointers, labels and a resident adjacency are on this host for
             this loader.
+        group: the most batches of a group.
     """
 
     tables: tuple[TableShape, ...]
@@ -170,6 +172,21 @@ class Shape:
     ranks: int = 1
     shared: bool = False
     graphs: int = 1
+    group: int = 1
+
+    def in_groups(self, count: int) -> Shape:
+        """The same for groups of so many batches, which go through the pipeline together."""
+        tables = [replace(each, batch_entries_max=count * each.entries_max) for each in self.tables]
+        return replace(
+            self, tables=tuple(tables), nodes=count * self.nodes, edges=count * self.edges,
+            sample_bytes=count * self.sample_bytes, batch_bytes=count * self.batch_bytes,
+            group=count,
+        )  # fmt: skip
+
+    @property
+    def grouped(self) -> str:
+        """What the items of a group are for, as `plan()` prints it."""
+        return "a batch" if self.group == 1 else f"a group of {self.group} batches"
 
     @property
     def buffers(self) -> int:

@@ -20,7 +20,7 @@ from enum import Enum, auto
 import numpy as np
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
-from gnndrive.common.records import Int64Array, Sample, Seeds
+from gnndrive.common.records import Int64Array
 from gnndrive.host.arena import COUNTERS, Arena
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
 from gnndrive.host.turns import Turns
@@ -29,9 +29,6 @@ from gnndrive.pipeline.epoch import Counters, Extracted, Failed, Sampled, Stages
 from gnndrive.pipeline.extract import extract_stage
 
 _NO_NODES: Int64Array = np.empty(0, np.int64)
-_NO_SAMPLE = Sample(
-    _NO_NODES, np.empty(0, np.int32), np.zeros(1, np.int32), np.empty(0, np.int32), (), ()
-)
 _STEP_BITS = 40  # of an order number, which is an epoch's number and a number within it
 
 
@@ -197,8 +194,7 @@ class Group:
     def _join(self, member: Member, message: Message) -> None:
         batch = self._batch(member, message, Stage.ANNOUNCED)
         rows = self._rows(batch)
-        sampled = Sampled(Seeds(batch.order, _NO_NODES, _NO_NODES), _NO_SAMPLE, rows)
-        self.extracting.join(member.rank, batch.epoch, batch.step, sampled)
+        self.extracting.join(member.rank, batch.epoch, batch.step, Sampled(batch.order, (), rows))
         batch.stage, self._by_order[batch.order] = Stage.JOINED, batch
 
     def _leave(self, member: Member, message: Message) -> None:
@@ -289,7 +285,7 @@ class Group:
                 text = error_text(item.error)
                 batch.member.send(Message(Kind.FAILED, batch.epoch, batch.step, text=text))
                 continue
-            batch = self._by_order[item.seeds.index]
+            batch = self._by_order[item.index]
             if batch.left:
                 item.lease.release()
                 self._say_left(batch)

@@ -337,6 +337,10 @@ class RemoteLease:
     async def ready(self) -> None:
         """See `BatchLease.ready`; they are."""
 
+    def valid(self, table: str) -> int:
+        """See `BatchLease.valid`."""
+        return len(self._alias[table])
+
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """See `BatchLease.gather`."""
 

@@ -163,7 +163,8 @@ class Tuning(Arguments):
             that the queued samples need last or not at all), "static" (those of nodes with few
             out-edges), "hybrid" (by next use and reverse PageRank), or a policy plug-in's class.
             "auto": the strategy's policy, or none if the buffer holds all rows.
-        sweep: how many waiting batches are read in one sorted pass; 1: one, as in the paper.
+        sweep: how many waiting batches are read in one sorted pass; 1: one, as in the paper, even
+            if batches are small.
             "auto": as many as the buffer has room for, up to eight; one if it holds all rows.
         samplers: the most batches that are sampled at once; with topology="direct" they share their
             reads. The loader's pool has samplers + 2 threads for all blocking work, gathers

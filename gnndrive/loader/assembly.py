@@ -419,10 +419,13 @@ def _planned(
     policy: Any, sweep: int | None, settings: RuntimeSettings, planner: Planner, plan: Plan
 ) -> RuntimeSettings:
     """The settings with a plan; `policy` and `sweep` are those that the user named, or None."""
-    counts, whole = planner.stages, plan.holds_everything
+    counts, whole, group = planner.stages, plan.holds_everything, planner.shape.group
+    if sweep is not None:
+        sweep = max(sweep // group, 1)
     stages = replace(
         settings.stages, samplers=counts.samplers, extracting_queue=counts.extracting_queue,
         training_queue=counts.training_queue, sweep=sweep or 1 if whole else sweep,
+        group=group,
     )  # fmt: skip
     return replace(
         settings, plan=plan, policy=policy if whole else settings.policy, stages=stages,

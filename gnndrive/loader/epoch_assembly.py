@@ -9,6 +9,9 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+import torch
+
+from gnndrive.common.array_pool import sliced
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.loader.assembly import Assembly
@@ -16,7 +19,7 @@ from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import APART, Runtime
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.pipeline.epoch import EpochInputs, Extracted
+from gnndrive.pipeline.epoch import EpochInputs, Extracted, SampledBatch
 from gnndrive.pipeline.output_queue import References
 from gnndrive.plan.drawn import check_size, doubled, exceeds, size_of
 from gnndrive.sampling.samplers._native import scratch_bytes
@@ -149,20 +152,33 @@ class EpochAssembly:
             return size if exceeds(size, before.limits) else limits
         return None
 
-    def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
-        """Gather a batch's rows and join them with its sample; see `BatchAssembly.make`."""
+    def make(
+        self, item: Extracted, gathered: Callable[[], object]
+    ) -> Iterator[tuple[Any, References]]:
+        """Gather a group's rows and join them with its samples; see `BatchAssembly.make`."""
         rows = {
             name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape)
             for name, file in self._files.items()
         }
         gathered()
         memory = self._pool.references(each.data_ptr() for each in rows.values())
-        sample, numbers = item.sample, dict[str, Int64Array]()
+        if len(item.batches) == 1:
+            yield self._joined(item.batches[0], rows), memory
+            return
+        begin = dict.fromkeys(rows, 0)
+        for batch in item.batches:
+            own = {}
+            for name, ids in batch.rows.items():
+                end = begin[name] + len(ids)
+                own[name], begin[name] = sliced(rows[name], begin[name], end), end
+            yield self._joined(batch, own), memory
+
+    def _joined(self, batch: SampledBatch, rows: dict[str, torch.Tensor]) -> Any:
+        sample, numbers = batch.sample, dict[str, Int64Array]()
         if sample.replayed is None:  # else all are places in a file, not node ids or edge numbers
             given = sample.rows or {}
-            numbers = {name: each for name, each in item.rows.items() if name not in given}
-        batch = self._collate(
-            item.seeds, sample, numbers, rows, self._attributes, self._pool.empty,
+            numbers = {name: each for name, each in batch.rows.items() if name not in given}
+        return self._collate(
+            batch.seeds, sample, numbers, rows, self._attributes, self._pool.empty,
             self.runtime.device,
         )  # fmt: skip
-        return batch, memory

@@ -17,6 +17,7 @@ from functools import partial
 from time import perf_counter
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
+from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.policy_classes import policy_classes
 from gnndrive.common.array_pool import ArrayPool
 from gnndrive.common.errors import ClosedError, ConfigError
@@ -193,6 +194,14 @@ class Runtime:
             if self._fetches:
                 # About half of the extracting queue, so that the other half is extracted meanwhile.
                 together = min(stages.samplers, stages.extracting_queue // 2 + 1)
+                stages = replace(stages, group=1)  # each group would wait for the disk by itself
+            if isinstance(buffer, FeatureBuffer):
+                fits = [
+                    table.slots // max(table.batch_rows_max, 1)
+                    for table in buffer.tables.values()
+                    if table.slots < table.rows
+                ]  # a second iterator's buffer has room for one batch
+                stages = replace(stages, group=max(min([stages.group, *fits]), 1))
             epoch = Epoch(
                 inputs, self.adjacency.topologies, buffer, self._workers, stages, self.counters,
                 together, times=times,

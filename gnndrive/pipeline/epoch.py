@@ -32,6 +32,10 @@ class BatchLease(Protocol):
     async def ready(self) -> None:
         """Wait until every row is valid; raises the error of a row that could not be read."""
 
+    def valid(self, table: str) -> int:
+        """After `ready` has raised an error: how many of the table's rows, from the first on, are
+        before the first one that could not be read; 0 if some may be loading still."""
+
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """Copy the table's rows into a new tensor [n, *row_shape]; blocks, in a worker thread."""
 
@@ -98,8 +102,8 @@ class NoBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """An item of the extracting queue: a sample whose rows are yet to be extracted.
+class SampledBatch:
+    """A batch that was sampled.
 
     Attributes:
         rows: table name → ids of the rows that the batch needs, int64 [n].
@@ -112,17 +116,40 @@ class Sampled:
     times: BatchTimes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """An item of the extracting queue: a group of consecutive batches, often of one, whose rows are
+    yet to be extracted. They are admitted, gathered and released together.
+
+    Attributes:
+        index: its place in the queues, counted in groups.
+        batches: none in the host service, which only extracts them.
+        rows: table name → ids of the rows of all batches, one behind the other, int64 [n].
+        error: why the batch behind these could not be made; None: it is in another group.
+    """
+
+    index: int
+    batches: tuple[SampledBatch, ...]
+    rows: Mapping[str, Int64Array]
+    error: Exception | None = None
+
+    @classmethod
+    def one(cls, batch: SampledBatch) -> Sampled:
+        """A group of one batch."""
+        return cls(batch.seeds.index, (batch,), batch.rows)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extracted(Sampled):
-    """An item of the training queue: every row is in the feature buffer and valid, and the lease
-    holds their slots until the release stage releases it."""
+    """An item of the training queue: each row of its batches is in the feature buffer and valid,
+    and the lease holds their slots until the release stage releases it."""
 
     lease: BatchLease
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """An item of the releasing queue: rows are being copied out. The sample is not kept alive."""
+    """An item of the releasing queue: rows are being copied out. No sample is kept alive."""
 
     index: int
     lease: BatchLease
@@ -130,7 +157,8 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A batch that could not be made; it keeps its place, behind all earlier ones (rule 14)."""
+    """A group whose first batch could not be made; it keeps its place, behind all earlier ones
+    (rule 14)."""
 
     index: int
     error: Exception
@@ -141,11 +169,13 @@ class Stages:
     """How many tasks each stage has, and how far it may be ahead; the defaults are GNNDrive §4.1's.
 
     Attributes:
-        extracting_queue: the most batches that are being sampled or wait to be extracted.
-        training_queue: the most batches that are being extracted or wait to be gathered.
+        extracting_queue: the most groups that are being sampled or wait to be extracted.
+        training_queue: the most groups that are being extracted or wait to be gathered.
         in_order: whether the user gets batches by index.
-        sweep: the most batches that are admitted and read together, if their samples are ready;
+        sweep: the most groups that are admitted and read together, if their samples are ready;
             None: as many as the buffer has room for. The paper has 1.
+        group: the most batches of a group. Handing one over between tasks and threads costs as much
+            as sampling and gathering two thousand rows.
     """
 
     samplers: int = 4
@@ -154,11 +184,12 @@ class Stages:
     training_queue: int = 4
     in_order: bool = True
     sweep: int | None = None
+    group: int = 1
 
 
 class BatchAssembly(Protocol):
     """What the stages call in the loader (`loader/epoch_assembly.py`): `prepare` once an epoch,
-    `rows_of` and `make` once a batch. All of them block and run in worker threads."""
+    `rows_of` once a batch, `make` once a group. All of them block and run in worker threads."""
 
     def prepare(self) -> None:
         """Load what the first batch needs beside its rows; never raises. The epoch waits for it."""
@@ -169,9 +200,11 @@ class BatchAssembly(Protocol):
     def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
         """Table name → ids of the rows that a sample needs, int64 [n]."""
 
-    def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
-        """Make the user's batch, and call `gathered` once all rows of the lease have been gathered;
-        returns references for `OutputQueue.put`, too."""
+    def make(
+        self, item: Extracted, gathered: Callable[[], object]
+    ) -> Iterator[tuple[Any, References]]:
+        """Yield the user's batches, each with references for `OutputQueue.put`; `gathered` is
+        called before the first, when all rows of the lease have been gathered."""
 
 
 class Feed:
@@ -203,11 +236,11 @@ class Feed:
     def drawn(self, window: Window, seeds: Seeds) -> None:
         """Note that a batch of a window was drawn."""
 
-    def sampled(self, sampled: Sampled) -> None:
-        """Note that a batch was sampled, before it is queued. What this raises is its error."""
+    def sampled(self, batch: SampledBatch) -> None:
+        """In a worker thread: note that a batch was sampled. What this raises is its error."""
 
     def released(self, index: int) -> None:
-        """Note that the slots of a batch were released."""
+        """Note that the slots of a group were released."""
 
     def stop(self) -> None:
         """Make workers that this feed waits for end soon; any thread may call this."""
@@ -289,10 +322,13 @@ class Epoch:
     Attributes:
         topologies: the adjacency, one for each edge type.
         buffer: the feature buffer, which no other epoch uses while this one runs (rule 12).
-        combined: samples that share a combined fetch, at most the extracting queue's bound; 1: each
-            sampler works by itself. `together` of them arrive together in the extracting queue.
+        combined: groups, of one batch each, that share a combined fetch, at most the extracting
+            queue's bound; 1: each sampler works by itself. `together` of them arrive together in
+            the extracting queue.
         times: the records of its batches; the parts of an iterator's epoch share it.
         seeds_drawn: the index of the next batch whose seeds are drawn.
+        groups_drawn: the index of the next group. Until there are groups of several batches, it is
+            the batch's.
         picking: held by the extractor that chooses the next samples.
     """
 
@@ -307,6 +343,7 @@ class Epoch:
 
     def __post_init__(self) -> None:
         stages, self.seeds_drawn = self.stages, self.inputs.first
+        self.groups_drawn = self.inputs.first
         self.together = self.combined if self.inputs.feed.combines else 1
         order = stages.in_order, self.inputs.first
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
@@ -314,13 +351,20 @@ class Epoch:
         self.releasing: Channel[Gathered] = Channel(None)
         self.picking, self.output = asyncio.Lock(), OutputQueue()
 
-    def count_batch(self, item: Extracted, gather_s: float) -> None:
+    @property
+    def group_size(self) -> int:
+        """How many batches the next group has: at first few, so that the first batch comes soon."""
+        if self.combined > 1:
+            return 1
+        return min(max(self.seeds_drawn - self.inputs.first, 1), self.stages.group)
+
+    def count_batch(self, batch: SampledBatch, gather_s: float) -> None:
         """Count a batch before it is put into `output`; making it took `gather_s` seconds."""
         counters, row_bytes = self.counters, self.buffer.row_bytes
-        wanted = sum(len(rows) * row_bytes(name) for name, rows in item.rows.items())
+        wanted = sum(len(rows) * row_bytes(name) for name, rows in batch.rows.items())
         with counters.lock:
             counters.batches += 1
-            counters.rows += item.sample.num_nodes
-            counters.edges += item.sample.num_edges
+            counters.rows += batch.sample.num_nodes
+            counters.edges += batch.sample.num_edges
             counters.bytes_wanted += wanted
             counters.gather_s += gather_s

@@ -12,13 +12,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Protocol
 
 from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.batch_times import GRANTED, JOINED, READY, BatchTimes
 from gnndrive.pipeline.channel import Channel, ChannelEnded, Source, change_of
-from gnndrive.pipeline.epoch import BatchBuffer, Counters, Extracted, Failed, Sampled, Stages
+from gnndrive.pipeline.epoch import (
+    BatchBuffer,
+    BatchLease,
+    Counters,
+    Extracted,
+    Failed,
+    Sampled,
+    SampledBatch,
+    Stages,
+)
 
 SWEEP_MAX = 8
 FEW_MISSING = 0.1  # below this share of missing rows, reading is not the bottleneck
@@ -99,8 +109,8 @@ async def _next_sweep_size(epoch: Extracting) -> int:
 
 
 def _rows_needed(item: Sampled | Failed) -> tuple[int, Mapping[str, Int64Array]]:
-    """(index, table name → row ids, int64 [n]); a failed batch needs none."""
-    return (item.seeds.index, item.rows) if isinstance(item, Sampled) else (item.index, {})
+    """(index, table name → row ids, int64 [n]); a failed group needs none."""
+    return item.index, item.rows if isinstance(item, Sampled) else {}
 
 
 def _join_admission_queue(
@@ -113,28 +123,35 @@ def _join_admission_queue(
             epoch.training.put(item.index, item)
             continue
         sampled.append(item)
-        if item.times is not None:
-            item.times.mark(JOINED)
+        for times in _times_of(item):
+            times.mark(JOINED)
     tickets = epoch.buffer.join([_rows_needed(item) for item in sampled])
     for item, ticket in zip(sampled, tickets, strict=True):
-        if item.times is not None:
-            _mark_grant(item.times, ticket, epoch.buffer.valid_when_granted)
+        _mark_grant(_times_of(item), ticket, epoch.buffer.valid_when_granted)
     return deque(zip(sampled, tickets, strict=True))
 
 
-def _mark_grant(times: BatchTimes, ticket: Any, valid: bool) -> None:
-    """Mark the grant when it comes, though the task that waits for it may wait for another batch of
+def _times_of(item: Sampled) -> list[BatchTimes]:
+    return [batch.times for batch in item.batches if batch.times is not None]
+
+
+def _mark_grant(records: list[BatchTimes], ticket: Any, valid: bool) -> None:
+    """Mark the grant when it comes, though the task that waits for it may wait for another group of
     the sweep. If rows are `valid` when granted, all that was waited for counts as reading."""
+
+    def mark(from_disk: bool) -> None:
+        for times in records:
+            times.mark(GRANTED, from_disk)
+
     if valid or ticket.granted.done():
-        times.mark(GRANTED, from_disk=True)  # its first reads are under way
-    else:
-        ticket.granted.add_done_callback(lambda granted: times.mark(GRANTED))
+        mark(from_disk=True)  # the first reads are under way
+    elif records:
+        ticket.granted.add_done_callback(lambda granted: mark(from_disk=False))
 
 
 async def _extract_one(epoch: Extracting, item: Sampled, ticket: Any) -> None:
-    """Wait for a batch's lease and rows; put it, or its error, into the training queue."""
-    started = perf_counter()
-    index = item.seeds.index
+    """Wait for a group's lease and rows; put it, or its error, into the training queue."""
+    started, index = perf_counter(), item.index
     try:
         lease = await epoch.buffer.granted(ticket)
     except Exception as error:
@@ -146,11 +163,25 @@ async def _extract_one(epoch: Extracting, item: Sampled, ticket: Any) -> None:
         lease.release()
         raise
     except Exception as error:
-        lease.release()
-        epoch.training.put(index, Failed(index, error))
-    else:
-        if item.times is not None:
-            item.times.mark(READY)
-        extracted = Extracted(item.seeds, item.sample, item.rows, item.times, lease=lease)
-        epoch.training.put(index, extracted)
+        item = replace(item, batches=_before_failure(item, lease), error=error)
+        if not item.batches:
+            lease.release()
+            epoch.training.put(index, Failed(index, error))
+            return
+    for times in _times_of(item):
+        times.mark(READY)
+    epoch.training.put(index, Extracted(index, item.batches, item.rows, item.error, lease=lease))
     epoch.counters.extract_s += perf_counter() - started
+
+
+def _before_failure(item: Sampled, lease: BatchLease) -> tuple[SampledBatch, ...]:
+    """The batches of a group before the first one that has a row which could not be read."""
+    if len(item.batches) <= 1:
+        return ()
+    valid = {name: lease.valid(name) for name in item.rows}
+    for count, batch in enumerate(item.batches):
+        for name, rows in batch.rows.items():
+            valid[name] -= len(rows)
+        if any(left < 0 for left in valid.values()):
+            return item.batches[:count]
+    return ()

@@ -1,11 +1,11 @@
 """The output queue: the only way of a batch to the user's thread (GNNDrive §4.1).
 
-The train stage's worker threads put batches, iterators take them. One batch is ready while the user
-computes on the one before: two batches are alive, and the plan counts memory for two. A training
-loop holds a batch until it has got the next one. So there is room for a third batch only when the
-user has dropped the batch before the newest one, and its rows' memory has come back, or when the
-user asks for a batch and none is ready. A user who keeps all batches gets them too, but each is
-made only when he asks for it.
+The train stage's worker threads put batches, iterators take them. The batches of a group share one
+block of memory. One group is ready while the user computes on the one before: two groups are alive,
+and the plan counts memory for two. A training loop holds a batch until it has got the next one. So
+there is room for a third group only when the user has dropped the batches of the group before the
+newest one, and their rows' memory has come back, or when the user asks for a batch and none is
+ready. A user who keeps all batches gets them too, but each group is made only when he asks for it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ class OutputQueue:
         # Users who wait. Not a Condition: Ctrl-C within its `wait` may leave its lock released, and
         # then becomes a RuntimeError.
         self._waiting: set[SimpleQueue[None]] = set()
-        self._ready: deque[tuple[Any, References, BatchTimes | None]] = deque()
+        # Taken from without the lock.
+        self._ready: deque[tuple[Any, References, BatchTimes | None, int | None]] = deque()
         self.taken: BatchTimes | None = None
-        self._newest: References = ()  # to the newest batch that the user took
-        self._previous: References = ()  # to the batch before it
+        self._group: int | None = None  # of the newest batch that the user took
+        self._newest: list[weakref.ref[Any]] = []  # to that group's batches and their memory
+        self._previous: list[weakref.ref[Any]] = []  # to those of the group before it
         self._ended = False
         self._error: BaseException | None = None
         self._listeners: list[asyncio.Future[None]] = []
@@ -59,10 +61,10 @@ class OutputQueue:
     # ---- the pipeline's side ----
 
     async def room(self) -> None:
-        """Wait until another batch may be made."""
+        """Wait until another group may be made."""
         while True:
             with self._lock:
-                full = bool(self._ready)
+                full = any(each[3] is None or each[3] != self._group for each in self._ready)
                 held = [] if full else [each for each in self._previous if each() is not None]
                 if not full and not held:
                     return
@@ -73,15 +75,19 @@ class OutputQueue:
                 with on_finalized(held, partial(_wake, listener)):
                     await listener
 
-    def put(self, batch: Any, memory: References = (), times: BatchTimes | None = None) -> None:
-        """Add a batch; after the end it is dropped. `memory` refers to what holds its memory, which
-        comes back after the batch is finalized: a moment later, because torch releases the GIL
-        while it frees a tensor, or much later, if the user keeps a tensor."""
+    def put(
+        self, batch: Any, memory: References = (), times: BatchTimes | None = None,
+        group: int | None = None,
+    ) -> None:  # fmt: skip
+        """Add a batch of a group (None: of one batch); after the end it is dropped. `memory` refers
+        to what holds its memory, which comes back after the batch is finalized: a moment later,
+        because torch releases the GIL while it frees a tensor, or much later, if the user keeps a
+        tensor."""
         with self._lock:
             if not self._ended:
                 if times is not None:
                     times.mark(PUT)
-                self._ready.append((batch, memory, times))
+                self._ready.append((batch, memory, times, group))
                 self._notify()
 
     @property
@@ -118,6 +124,9 @@ class OutputQueue:
     def get(self, timeout: float | None = None) -> Any:
         """Return the next batch; blocks the calling thread, which still handles signals. LateError
         if none was ready within `timeout` seconds; a later call gets it."""
+        if self._ready:
+            with contextlib.suppress(IndexError):  # another thread has taken it
+                return self._took(self._ready.popleft())
         end = None if timeout is None else monotonic() + timeout
         changed: SimpleQueue[None] = SimpleQueue()
         while True:
@@ -142,23 +151,30 @@ class OutputQueue:
 
     def _take_next(self) -> Any:
         if self._ready:
-            batch, memory, self.taken = self._ready.popleft()
-            if self.taken is not None:
-                self.taken.mark(TAKEN)
-            self._previous, self._newest = self._newest, (*_references(batch), *memory)
-            self._notify()
-            return batch
+            return self._took(self._ready.popleft())
         error, self._error = self._error, None
         if error is not None:
             raise error
         raise OutputEnded
+
+    def _took(self, taken: tuple[Any, References, BatchTimes | None, int | None]) -> Any:
+        batch, memory, self.taken, group = taken
+        if self.taken is not None:
+            self.taken.mark(TAKEN)
+        if group is None or group != self._group:
+            with self._lock:
+                self._group = group
+                self._previous, self._newest = self._newest, list(memory)
+                self._notify()
+        self._newest += _references(batch)
+        return batch
 
     def _has_next(self) -> bool:
         """Whether a batch or the end is there. If not, the user waits, so there is room for a
         batch; if two callers wait and one takes the batch, the other asks again."""
         has_next = bool(self._ready) or self._ended
         if not has_next and self._previous:
-            self._previous = ()
+            self._previous = []
             self._notify()
         return has_next
 

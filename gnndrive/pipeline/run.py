@@ -68,5 +68,5 @@ async def _release_and_drain(epoch: Epoch) -> None:
             item.lease.release()
     for sampled in epoch.extracting.drain():
         if isinstance(sampled, Sampled):
-            epoch.buffer.withdraw(sampled.seeds.index, sampled.rows)
+            epoch.buffer.withdraw(sampled.index, sampled.rows)
     await epoch.buffer.drain()

@@ -1,6 +1,7 @@
 """The sample stage: tasks draw seeds in order and sample them in worker threads (GNNDrive §4.1).
 
-If samplers read the adjacency from disk on demand, one task draws several samples at once, and
+A task draws the seeds of a group of batches, and one call of a worker samples all of them. If
+samplers read the adjacency from disk on demand, one task draws several samples at once, and
 their samplers join one `CombinedFetch`, so that what they need is read in one pass. Otherwise each
 sampler is a task of its own. Other feeds (`epoch.Feed`) sample with the same functions.
 """
@@ -14,10 +15,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from gnndrive.common.records import Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch_times import DRAWN, SAMPLED, SAMPLING, BatchTimes
 from gnndrive.pipeline.channel import ChannelEnded
-from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled
+from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled, SampledBatch
 from gnndrive.pipeline.workers import carried
 from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import batch_key
@@ -42,13 +45,16 @@ class SampledFeed(Feed):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What sampling a batch takes: among others the combined fetch and its part in that."""
+    """What sampling a group takes: its index, the seeds and records of its batches, the error of
+    the batch behind them, the combined fetch and its part in that."""
 
     epoch: Epoch
-    seeds: Seeds
+    index: int
+    seeds: Sequence[Seeds]
+    times: Sequence[BatchTimes]
+    error: Exception | None
     combined: CombinedFetch[Any]
     participant: Participant
-    times: BatchTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +68,23 @@ class Drawn:
 
 
 async def sample_stage(epoch: Epoch) -> None:
-    """Sample batches, `epoch.combined` at a time, until the schedule ends."""
+    """Sample a group, or `epoch.combined` of them at a time, until the schedule ends."""
     while True:
         try:
             await epoch.extracting.reserve(epoch.combined)
         except ChannelEnded:
             return
         # Without an await between the two, so that batches are drawn in the order of their places.
-        drawn = draw_seeds(epoch, epoch.combined)
-        if drawn.error is not None:
-            epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, drawn.error))
-            epoch.seeds_drawn += 1
+        size, first = epoch.group_size, epoch.groups_drawn
+        drawn = draw_seeds(epoch, size * epoch.combined)
+        groups = [drawn.seeds[begin : begin + size] for begin in range(0, len(drawn.seeds), size)]
+        epoch.groups_drawn += len(groups)
+        if drawn.error is not None and not groups:
+            epoch.extracting.put(first, Failed(first, drawn.error))
+            epoch.groups_drawn += 1
         if drawn.ended:
-            epoch.extracting.end(epoch.seeds_drawn)
-        await sample_together(epoch, drawn.seeds, _sample_and_put)
+            epoch.extracting.end(epoch.groups_drawn)
+        await sample_together(epoch, groups, _sample_and_put, first, drawn.error)
 
 
 def draw_seeds(epoch: Epoch, most: int) -> Drawn:
@@ -95,59 +104,93 @@ def draw_seeds(epoch: Epoch, most: int) -> Drawn:
 
 
 async def sample_together(
-    epoch: Epoch, drawn: Sequence[Seeds], each: Callable[[Sampling], Coroutine[Any, Any, None]]
+    epoch: Epoch,
+    groups: Sequence[Sequence[Seeds]],
+    each: Callable[[Sampling], Coroutine[Any, Any, None]],
+    first: int = 0,
+    error: Exception | None = None,
 ) -> None:
-    """Sample batches side by side, in one combined fetch.
+    """Sample groups of batches side by side, in one combined fetch.
 
     Nothing is awaited while their functions enter the workers' queue, one right behind the other:
     so the participants of the oldest combined fetch, which waits for all, run at the same time.
-    `each` samples one in a worker; its first await is that of the worker, or the same for all.
+    `each` samples a group in a worker; its first await is that of the worker, or the same for all.
+    `first` is the index of the first group; `error` is that of the batch behind the last.
     """
     combined: CombinedFetch[Any] = CombinedFetch()
-    participants = [combined.join() for _ in drawn]
-    async with asyncio.TaskGroup() as group:
-        for seeds, participant in zip(drawn, participants, strict=True):
-            times = epoch.times.begin(seeds.index)
-            task = group.create_task(each(Sampling(epoch, seeds, combined, participant, times)))
+    participants = [combined.join() for _ in groups]
+    errors = [*[None] * (len(groups) - 1), error]
+    async with asyncio.TaskGroup() as tasks:
+        for index, (seeds, participant) in enumerate(zip(groups, participants, strict=True)):
+            times = [epoch.times.begin(one.index) for one in seeds]
+            sampling = Sampling(
+                epoch, first + index, seeds, times, errors[index], combined, participant
+            )
+            task = tasks.create_task(each(sampling))
             task.add_done_callback(participant.leave)  # also if the task never began
 
 
 async def _sample_and_put(sampling: Sampling) -> None:
-    """Sample a batch and put it, or its error, into the extracting queue."""
-    epoch, seeds = sampling.epoch, sampling.seeds
+    """Sample a group and put it, or its error, into the extracting queue."""
+    epoch, index = sampling.epoch, sampling.index
     try:
-        topologies = await epoch.inputs.feed.topologies(seeds.index)
+        topologies = await epoch.inputs.feed.topologies(sampling.seeds[0].index)
         if topologies is not epoch.topologies:  # they were waited for
-            sampling.times.waited_for_disk(sampling.times.marks[DRAWN])
+            for times in sampling.times:
+                times.waited_for_disk(times.marks[DRAWN])
         sampled, seconds = await epoch.workers.run(_sample, sampling, topologies)
-        epoch.inputs.feed.sampled(sampled)
     except Exception as error:
-        epoch.extracting.put(seeds.index, Failed(seeds.index, error))
-    else:
-        epoch.counters.samples += 1
-        epoch.counters.sample_s += seconds
-        epoch.buffer.announce(seeds.index, sampled.rows)
-        epoch.extracting.put(seeds.index, sampled)
+        epoch.extracting.put(index, Failed(index, error))
+        return
+    epoch.counters.samples += len(sampled.batches)
+    epoch.counters.sample_s += seconds
+    epoch.buffer.announce(index, sampled.rows)
+    epoch.extracting.put(index, sampled)
 
 
 def _sample(sampling: Sampling, topologies: Sequence[Topology]) -> tuple[Sampled, float]:
-    """In a worker thread: return the sampled batch and the seconds that it took."""
-    started, seeds, times = perf_counter(), sampling.seeds, sampling.times
-    sample = sample_seeds(sampling, topologies)
+    """In a worker thread: return the sampled group and the seconds that it took. The error of a
+    batch ends its group; that of the first batch is raised."""
+    started, error, batches = perf_counter(), sampling.error, list[SampledBatch]()
+    try:
+        for number in range(len(sampling.seeds)):
+            try:
+                batches.append(_sample_one(sampling, number, topologies))
+            except BaseException as raised:
+                if not batches:
+                    raise
+                error = carried(raised)
+                break
+    finally:
+        sampling.participant.leave()
+    rows = batches[0].rows
+    if len(batches) > 1:
+        rows = {name: np.concatenate([batch.rows[name] for batch in batches]) for name in rows}
+    return Sampled(sampling.index, tuple(batches), rows, error), perf_counter() - started
+
+
+def _sample_one(sampling: Sampling, number: int, topologies: Sequence[Topology]) -> SampledBatch:
+    inputs, seeds, times = sampling.epoch.inputs, sampling.seeds[number], sampling.times[number]
+    sample = sample_seeds(sampling, number, topologies)
     seeds = seeds if sample.replayed is None else sample.replayed.seeds
-    rows = sampling.epoch.inputs.assembly.rows_of(sample)
+    rows = inputs.assembly.rows_of(sample)
     times.mark(SAMPLED, from_disk=sample.replayed is not None)  # a replayed one was read
-    return Sampled(seeds, sample, rows, times), perf_counter() - started
+    batch = SampledBatch(seeds, sample, rows, times)
+    inputs.feed.sampled(batch)
+    return batch
 
 
-def sample_seeds(sampling: Sampling, topologies: Sequence[Topology]) -> Sample | Subgraph:
-    """In a worker thread: sample a batch and leave the combined fetch."""
-    inputs, seeds = sampling.epoch.inputs, sampling.seeds
-    sampling.times.mark(SAMPLING)
-    sampling.times.worker = threading.current_thread().name
+def sample_seeds(
+    sampling: Sampling, number: int, topologies: Sequence[Topology]
+) -> Sample | Subgraph:
+    """In a worker thread: sample a batch of a group; the last one leaves the combined fetch."""
+    inputs, seeds, times = sampling.epoch.inputs, sampling.seeds[number], sampling.times[number]
+    times.mark(SAMPLING)
+    times.worker = threading.current_thread().name
     key = batch_key(inputs.seed, inputs.number, seeds.number)
     grouped = [topology.in_group(sampling.combined) for topology in topologies]
     try:
         return inputs.sampler.sample(seeds, key, grouped)
     finally:
-        sampling.participant.leave()
+        if number == len(sampling.seeds) - 1:
+            sampling.participant.leave()

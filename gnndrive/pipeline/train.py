@@ -2,10 +2,10 @@
 stage, which gives their slots back (GNNDrive §4.1).
 
 Training itself happens in the user's thread. `run_epoch` starts one task of each stage. As soon as
-the output queue has room, the train stage has a worker thread gather a batch's rows, so one batch
+the output queue has room, the train stage has a worker thread gather a group's rows, so one group
 is ready while the user computes on the one before. As soon as the rows are gathered the lease goes
-to the release stage, because the next batches may need the slots; meanwhile the same worker thread
-makes the rest of the batch and puts it into the output queue.
+to the release stage, because the next groups may need the slots; meanwhile the same worker thread
+makes the rest of each batch and puts it into the output queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EpochFailed(Exception):
 
 
 async def train_stage(epoch: Epoch) -> None:
-    """Put batch after batch into the output queue until they end or one has failed."""
+    """Put group after group into the output queue until they end or a batch has failed."""
     delivered = 0
     call_soon = asyncio.get_running_loop().call_soon_threadsafe
     while True:
@@ -36,28 +36,39 @@ async def train_stage(epoch: Epoch) -> None:
         if isinstance(item, Failed):
             epoch.output.finish(item.error)
             raise EpochFailed
-        put_lease = _put_lease_once(epoch, delivered, Gathered(item.seeds.index, item.lease))
+        put_lease = _put_lease_once(epoch, delivered, Gathered(item.index, item.lease))
         try:
             await epoch.output.room()
             await epoch.workers.run(_gather_and_put, epoch, item, partial(call_soon, put_lease))
         finally:
             put_lease()  # the gather has ended or never began, also when this was cancelled
-        del item  # from here on only the user keeps the batch alive
+        error = item.error
+        del item  # from here on only the user keeps the batches alive
+        if error is not None:
+            epoch.output.finish(error)
+            raise EpochFailed
         delivered += 1
     epoch.releasing.end(delivered)
     epoch.output.finish(None)
 
 
 def _gather_and_put(epoch: Epoch, item: Extracted, gathered: Callable[[], object]) -> None:
-    """In a worker thread: make a batch and put it into the output queue. The event loop does not
-    put it, because it may be in an admission for a tenth of a second."""
-    started = perf_counter()
-    if item.times is not None:
-        item.times.mark(GATHERING)
-    batch, memory = epoch.inputs.assembly.make(item, gathered)
-    if not epoch.output.ended:  # else no iterator would take it
-        epoch.count_batch(item, perf_counter() - started)
-        epoch.output.put(batch, memory, item.times)
+    """In a worker thread: make a group's batches and put them into the output queue. The event loop
+    does not put them, because it may be in an admission for a tenth of a second."""
+    started, output = perf_counter(), epoch.output
+    for sampled in item.batches:
+        if sampled.times is not None:
+            sampled.times.mark(GATHERING)
+    made = epoch.inputs.assembly.make(item, gathered)
+    for sampled in item.batches:
+        batch, memory = next(made)
+        if output.ended:  # no iterator would take it
+            return
+        ended = perf_counter()
+        epoch.count_batch(sampled, ended - started)
+        output.put(batch, memory, sampled.times, item.index)
+        started = ended
+        del batch
 
 
 def _put_lease_once(epoch: Epoch, number: int, gathered: Gathered) -> Callable[[], None]:

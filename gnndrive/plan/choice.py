@@ -34,6 +34,9 @@ ABOUT = 1.03  # plans whose batches cost up to this times the cheapest's cost ab
 # A planned size is raised if the least memory grows by no more than the larger of these two.
 HARDLY_MORE, HARDLY_MORE_BYTES = 0.1, 32 << 20
 MEMORY_MAX = 1 << 50
+GROUP_ROWS, GROUP_MAX = 1 << 15, 32  # of a group of batches: 10 ms of work for a thread
+GROUP_COST = 1 / 32  # the most that groups take of memory=, or of the feature buffer
+GROUPS_HELD = 8  # that the feature buffer holds at least
 _BEFORE_PLAN = ". With that it uses"  # the end of a refusal's sentence
 
 
@@ -70,6 +73,41 @@ def make_planner(request: PlanRequest) -> Planner:
     if request.memory is None:
         return first
     return _choose(request) or _checked(first, request, _leanest)
+
+
+def in_groups(planner: Planner, request: PlanRequest) -> Planner:
+    """The planner for groups of some thousand rows, if they leave the feature buffer about as it
+    is. Ranks that share a buffer take turns batch by batch, what is known of superbatches is known
+    by batch, and on a GPU groups were not measured."""
+    shape = planner.shape
+    if shape.on_device or shape.shared or request.ahead is not None:
+        return planner
+    before = planner.plan_that_fits()
+    count = min(GROUP_ROWS // max(shape.nodes, 1), request.sweep or GROUP_MAX)
+    while before is not None and count > 1:
+        tried = replace(planner, shape=shape.in_groups(count))
+        plan = tried.plan_that_fits()
+        if plan is not None and _costs_little(count, plan, before):
+            return tried
+        count //= 2
+    return planner
+
+
+def _costs_little(count: int, plan: Plan, before: Plan) -> bool:
+    """Whether groups of so many batches leave the feature buffer as large, in which several fit, and the memory too,
+    which a second iterator needs."""
+    if plan.memory is not None:
+        more = (plan.host_bytes - plan.buffer_bytes) - (before.host_bytes - before.buffer_bytes)
+        if more > GROUP_COST * plan.memory:
+            return False
+    return all(
+        table.slots >= table.rows
+        or (
+            table.slots >= (1 - GROUP_COST) * was.slots
+            and table.slots >= GROUPS_HELD * count * table.batch_rows_max
+        )
+        for table, was in zip(plan.tables, before.tables, strict=True)
+    )
 
 
 def holds_everything(request: PlanRequest) -> bool:

@@ -549,7 +549,7 @@ class Planner:
         """Bytes for reading these attributes directly, by the topology's ring if it has one."""
         shape = self.shape
         of_nodes = all(name.startswith("nodes/") for name in fetched)
-        rows = shape.nodes if of_nodes else shape.edges
+        rows = (shape.nodes if of_nodes else shape.edges) // shape.group
         readers = 1 + shape.samplers * self.edge_numbers
         ring = RING_BYTES * (not self.topology.has_ring)
         return FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers + ring

@@ -41,6 +41,8 @@ class LiveBatches:
         here = shape.batch_bytes if shape.on_device else whole
         nbytes = 2 * here + MAKING_EDGE_BYTES * shape.edges
         why = LIVE_WITHOUT_FEATURES if shape.on_device else LIVE
+        if shape.group > 1:
+            why = f"two groups of {shape.group}, one in use, one ready"
         yield Item("live batches", nbytes, why, life=Life.KEPT, argument=BATCH_SIZE)
         if shape.on_device:
             yield Item("live batches", 2 * whole, LIVE, life=Life.KEPT, on_device=True)

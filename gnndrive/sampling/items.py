@@ -72,13 +72,14 @@ class Samples:
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
         nodes, edges = f"{shape.nodes:,} nodes", f"{shape.edges:,} edges"
-        largest = f"a batch has at most {nodes} and {edges}"
+        largest = f"{shape.grouped} has at most {nodes} and {edges}"
         if self.drawn is not None:
-            largest = f"{self.drawn}; planned: {nodes} and {edges}"
+            of_group = "" if shape.group == 1 else f" for {shape.grouped}"
+            largest = f"{self.drawn}; planned{of_group}: {nodes} and {edges}"
+        why = f"{shape.group * shape.queued} that wait; {largest}"
         yield Item(
-            "queued samples", shape.sample_bytes * shape.queued,
-            f"{shape.queued} that wait; {largest}", life=Life.EPOCH, during=Phase.EXTRACTION,
-            argument=BATCH_SIZE,
+            "queued samples", shape.sample_bytes * shape.queued, why, life=Life.EPOCH,
+            during=Phase.EXTRACTION, argument=BATCH_SIZE,
         )  # fmt: skip
         scratch = (self.scratch_bytes + self.list_bytes) * shape.samplers
         during = Phase.SAMPLING if shape.apart else Phase.BOTH

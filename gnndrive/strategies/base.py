@@ -26,7 +26,7 @@ from gnndrive.common.plugins import find
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.pipeline.epoch import Counters, Feed
 from gnndrive.pipeline.sample import SampledFeed
-from gnndrive.plan.choice import make_planner, plan_again
+from gnndrive.plan.choice import in_groups, make_planner, plan_again
 from gnndrive.plan.plan import Elastic, Plan, Planner, StageCounts
 from gnndrive.plan.request import Ahead, PlanRequest
 from gnndrive.plan.strategy_costs import OWN, Known, StrategyCost, predict
@@ -173,11 +173,11 @@ class Scheme:
 
     def planner(self, request: PlanRequest) -> Planner:
         """Makes the loader's plan; raises what `make_planner` does."""
-        return make_planner(request)
+        return in_groups(make_planner(request), request)
 
     def planner_again(self, request: PlanRequest, before: Plan, samplers: int) -> Planner:
         """Makes the plan again for larger batches; see `plan_again`."""
-        return plan_again(before, samplers, request)
+        return in_groups(plan_again(before, samplers, request), request)
 
     def feed(self, context: FeedContext) -> Feed:
         """Samples the batches of an epoch, or of a part of it."""

@@ -141,7 +141,7 @@ class Scenario:
     Attributes:
         file: a table from `write_told_rows`.
         slots: number of slots of the feature buffer, or of a place in it; 0: just enough for the
-            largest batch.
+            largest group.
         batches: number of batches of an epoch.
         extra_max: the most nodes that sampling adds; a batch has at most batch_size + extra_max
             rows.
@@ -182,6 +182,11 @@ class Scenario:
     records_max: int | None = None
     tiers: tuple[Any, ...] = ("disk",)
     victims: int = 0
+
+    @property
+    def group_rows_max(self) -> int:
+        """The most rows of a group of batches."""
+        return self.stages.group * (self.batch_size + self.extra_max)
 
     def seeds(self, seed: int) -> Iterator[Seeds]:
         """Yield the seeds of each batch of an epoch, which `seed` determines."""
@@ -224,7 +229,7 @@ class Simulation:
 
     def _make_table(self, scenario: Scenario) -> SlotTable | PlaceTable:
         file = scenario.file
-        slots = scenario.slots or scenario.batch_size + scenario.extra_max
+        slots = scenario.slots or scenario.group_rows_max
         places, residents = scenario.places, scenario.residents
         held = residents + places * slots if places else slots
         memory = self.device.allocate(held, file.row_bytes)
@@ -276,11 +281,17 @@ class Simulation:
         assert isinstance(sample, Sample)
         return {"x": sample.node}
 
-    def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Delivered, References]:
-        """Gather a batch's rows."""
+    def make(
+        self, item: Extracted, gathered: Callable[[], object]
+    ) -> Iterator[tuple[Delivered, References]]:
+        """Gather a group's rows."""
         rows = item.lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
         gathered()
-        return Delivered(item.seeds.index, item.rows["x"], rows), ()
+        begin = 0
+        for batch in item.batches:
+            end = begin + len(batch.rows["x"])
+            yield Delivered(batch.seeds.index, batch.rows["x"], rows[begin:end]), ()
+            begin = end
 
     def gathered(self, lease: Lease) -> npt.NDArray[np.uint8]:
         """Gather the rows of a lease that is ready, and wait until the host can read them."""

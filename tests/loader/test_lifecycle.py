@@ -317,12 +317,12 @@ def test_the_output_queue_gets_references_to_a_batchs_rows(make, monkeypatch):
     monkeypatch.setattr(array_pool, "SMALL_BYTES", 1)
     references, put = list[References](), OutputQueue.put
 
-    def spy(output: OutputQueue, batch: Data, memory: References = (), times: Any = None) -> None:
+    def spy(output: OutputQueue, batch: Data, memory: References, *others: Any) -> None:
         references.append(memory)
-        put(output, batch, memory, times)
+        put(output, batch, memory, *others)
 
     monkeypatch.setattr(OutputQueue, "put", spy)
-    with make() as loader:
+    with make(sweep=1) as loader:
         batches = iter(loader)
         x = next(batches).x
         left = sum(1 for _ in batches)

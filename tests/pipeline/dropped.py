@@ -55,7 +55,7 @@ def drop_ticket_in_the_same_step(patch: Patch) -> None:
             except ChannelEnded:
                 epoch.training.end(epoch.extracting.taken)
                 return
-            for _ in range(item.seeds.index * 5 % 7 if isinstance(item, Sampled) else 0):
+            for _ in range(item.index * 5 % 7 if isinstance(item, Sampled) else 0):
                 await asyncio.sleep(0)
             for waiting in extract._join_admission_queue(epoch, [item]):
                 await extract._extract_one(epoch, *waiting)
@@ -82,8 +82,8 @@ def drop_windows(patch: Patch) -> None:
         lease = await epoch.buffer.granted(ticket)
         await lease.ready()
         await room(epoch.training)
-        extracted = Extracted(item.seeds, item.sample, item.rows, lease=lease)
-        epoch.training.put(item.seeds.index, extracted)
+        extracted = Extracted(item.index, item.batches, item.rows, lease=lease)
+        epoch.training.put(item.index, extracted)
 
     async def alone(epoch: Epoch) -> int:
         await epoch.extracting.arrival()
@@ -346,6 +346,16 @@ def drop_errors_in_turn(patch: Patch) -> None:
         put(channel, first, item)
 
     patch.setattr(Channel, "put", put_first)
+
+
+def drop_batches_before_a_failure(patch: Patch) -> None:
+    """14: the error of a batch takes those of its group with it that come before."""
+    patch.setattr(extract, "_before_failure", lambda item, lease: ())
+
+
+def drop_the_end_at_a_failure(patch: Patch) -> None:
+    """14: a group with a row that could not be read is delivered whole."""
+    patch.setattr(extract, "_before_failure", lambda item, lease: item.batches)
 
 
 def drop_turns_of_ranks(patch: Patch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gnndrive.common.records import TableFile
+from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import Deadlock
 from tests.pipeline import dropped, scenarios
 from tests.pipeline.conftest import use_device_of
@@ -41,6 +42,7 @@ class Rule:
     message: str = ""
 
 
+GROUPS = {"stages": Stages(group=3)}
 ONE_PLACE = {"places": 1, "residents": 60}
 WRONG: dict[str, Any] = {"error": AssertionError, "message": "wrong rows for nodes"}
 
@@ -83,6 +85,13 @@ RULES = [
     Rule(12, dropped.drop_buffer_of_its_own, scenarios.two_epochs_in_one_task, error=Deadlock),
     Rule(13, dropped.drop_drain_before_free, scenarios.closing_waits_for_the_kernel),
     Rule(14, dropped.drop_errors_in_turn, scenarios.failing_epoch_ends, (2, 3)),
+    Rule(
+        14, dropped.drop_batches_before_a_failure, scenarios.failing_epoch_ends, (4, 7),
+        given=GROUPS, message="a batch was lost",
+    ),
+    Rule(
+        14, dropped.drop_the_end_at_a_failure, scenarios.failing_epoch_ends, (2, 3), given=GROUPS,
+    ),
     Rule(15, dropped.drop_turns_of_ranks, scenarios.ranks_end_well),
     Rule(16, dropped.drop_giving_up_a_chunk, scenarios.windows_end_well, (1, 2)),
     Rule(

@@ -37,7 +37,7 @@ from gnndrive.disk.layouts.base import LayoutContext
 from gnndrive.disk.tiers._copied import spread_rows
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.loader.assembly import Assembly
-from gnndrive.pipeline.epoch import Sampled
+from gnndrive.pipeline.epoch import SampledBatch
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.plan.costs import DISK, NET
 from gnndrive.plan.plan import TablePlan
@@ -291,8 +291,8 @@ class Announcing(SampledFeed):
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
-    def sampled(self, sampled: Sampled) -> None:
-        for table, rows in sampled.rows.items():
+    def sampled(self, batch: SampledBatch) -> None:
+        for table, rows in batch.rows.items():
             self._peer.announce(table, rows[rows % 2 == 1])
 
 

@@ -27,7 +27,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import Codes, NextUses, Sample
 from gnndrive.pipeline.batch_times import SAMPLED
-from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled
+from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled, SampledBatch
 from gnndrive.pipeline.sample import (
     SampledFeed,
     Sampling,
@@ -273,13 +273,13 @@ async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch, end: int | No
                 superbatch.left, superbatch.last = 0, True
             if drawn.error is not None:
                 superbatch.fail(epoch.seeds_drawn, drawn.error)
-            await sample_together(epoch, drawn.seeds, record)
+            await sample_together(epoch, [[each] for each in drawn.seeds], record)
 
     async def record(sampling: Sampling) -> None:
         try:
             written, seconds = await epoch.workers.run(_sample_and_write, sampling, superbatch)
         except Exception as error:
-            superbatch.fail(sampling.seeds.index, error)
+            superbatch.fail(sampling.seeds[0].index, error)
             return
         epoch.counters.samples += 1
         epoch.counters.sample_s += seconds
@@ -295,12 +295,12 @@ async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch, end: int | No
 def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool, float]:
     """In a worker thread: sample a batch and record it; whether it is in the file, and seconds."""
     started = perf_counter()
-    sample = sample_seeds(sampling, sampling.epoch.topologies)
+    sample = sample_seeds(sampling, 0, sampling.epoch.topologies)
     assert isinstance(sample, Sample), "samples in PyG's own form are refused before"
     assert superbatch.trace is not None
     sampling.epoch.inputs.assembly.check_sample(sample)
-    written = superbatch.trace.write(sampling.seeds, sample)
-    sampling.times.mark(SAMPLED)
+    written = superbatch.trace.write(sampling.seeds[0], sample)
+    sampling.times[0].mark(SAMPLED)
     return written, perf_counter() - started
 
 
@@ -323,7 +323,8 @@ def _read(
     """In a worker thread: read the sample of a batch."""
     started, times = epoch.times.stages.clock(), epoch.times.of(index)
     seeds, sample, uses = trace.take(index)
-    sampled = Sampled(seeds, sample, epoch.inputs.assembly.rows_of(sample), times)
+    batch = SampledBatch(seeds, sample, epoch.inputs.assembly.rows_of(sample), times)
+    sampled = Sampled.one(batch)
     if times is not None:
         times.waited_for_disk(started)
     _add_later(sampled, uses, later)
