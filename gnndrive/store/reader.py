@@ -135,12 +135,12 @@ class Store(StoreView):
             Whole numbers or texts (str) [n]; the indices themselves if the import kept no ids.
 
         Raises:
-            ConfigError: there is no such type.
+            ConfigError: there is no such type, or no node has such an index.
         """
         if not isinstance(type, str | None):
             raise ConfigError("ids() takes a type of nodes first: give the nodes as ids(n_id=…)")
         there = self._ids(type)
-        rows = slice(None) if n_id is None else np.asarray(n_id)
+        rows = slice(None) if n_id is None else self._indices(n_id, len(there))
         if there.dtype.kind != "S":
             return np.asarray(there[rows])
         return np.char.decode(np.asarray(there[rows]), "utf-8")
@@ -170,11 +170,30 @@ class Store(StoreView):
             found[place[hit]] = start + hit
         nodes: Int64Array = np.where(known, found[which], -1)
         if len(unknown := np.flatnonzero(nodes < 0)):
+            kind = "text" if there.dtype.kind == "S" else "whole numbers"
             raise ConfigError(
-                f"no node of {self.path} has the id {given[unknown[0]].item()!r}: give ids as "
-                "ids() returns them"
+                f"no node of {self.path} has the id {given[unknown[0]].item()!r}: its ids are "
+                f"{kind}, give them as ids() returns them"
             )
         return nodes
+
+    def _indices(self, n_id: Any, count: int) -> npt.NDArray[Any]:
+        """Check that `n_id` are indices of `count` nodes, or a mask of them."""
+        rows = np.asarray(n_id)
+        if not rows.size:
+            return rows.astype(np.int64)
+        if rows.dtype.kind == "b" and rows.shape == (count,):
+            return rows
+        wrong = np.ones(rows.shape, np.bool_)
+        if rows.dtype.kind in "iu":
+            wrong = (rows < 0) | (rows >= count)
+        if wrong.any():
+            raise ConfigError(
+                f"n_id: {rows[wrong][0].item()!r} is no index of a node of {self.path}, whose "
+                f"{count:,} nodes are numbered from 0: give indices, such as batch.n_id; "
+                "index_of() returns those of ids"
+            )
+        return rows
 
     def _ids(self, type: NodeKey) -> npt.NDArray[Any]:
         """The ids of a type's nodes, mapped: whole numbers or UTF-8 bytes, [n]."""

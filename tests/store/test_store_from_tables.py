@@ -83,9 +83,17 @@ def test_ids_and_indices(tmp_path):
     assert store.index_of(["7", "ü", "7"], "user").tolist() == [2, 1, 2]
     assert store.index_of(np.array([10, 30]), "item").tolist() == [1, 0]
     assert store.index_of([], "item").tolist() == []
-    for ids, type in ((["u"], "user"), ([-1], "item"), (["10"], "item"), ([10.0], "item")):
-        with pytest.raises(ConfigError, match=f"has the id {ids[0]!r}"):
+    for ids, type, kind in (
+        ([8], "user", "text"), ([-1], "item", "whole"), (["10"], "item", "whole"),
+        ([10.0], "item", "whole"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=f"has the id {ids[0]!r}: its ids are {kind}"):
             store.index_of(ids, type)
+    assert store.ids("item", []).tolist() == []
+    assert store.ids("item", [True, False, True]).tolist() == [30, 20]
+    for wrong in ([0, 3], [-1], [0.5], ["7"], [True]):
+        with pytest.raises(ConfigError, match=f"{wrong[-1]!r} is no index of a node .* 3 nodes"):
+            store.ids("item", wrong)
     (tmp_path / "none.csv").write_text("0,1\n1,0\n")
     plain = gnndrive.from_edges(tmp_path / "none.csv", tmp_path / "plain.gnn")
     assert plain.ids(n_id=[1, 0]).tolist() == plain.index_of([1, 0]).tolist() == [1, 0]
