@@ -133,7 +133,10 @@ def __getattr__(name: str) -> Any:
             return found
     if not name.startswith("_") and find_spec(f"gnndrive.{name}") is not None:
         return import_module(f"gnndrive.{name}")
-    raise AttributeError(f"module 'gnndrive' has no attribute {name!r}{_GONE.get(name, '')}")
+    from gnndrive.common.names import did_you_mean
+
+    more = _GONE.get(name) or did_you_mean(name, __all__)
+    raise AttributeError(f"module 'gnndrive' has no attribute {name!r}{more}")
 
 
 def __dir__() -> list[str]:

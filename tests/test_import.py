@@ -4,6 +4,8 @@ import ast
 import subprocess
 import sys
 
+import pytest
+
 import gnndrive
 from tests.project_files import ROOT
 
@@ -48,3 +50,5 @@ def test_type_checkers_find_the_same_names() -> None:
 
 def test_other_names_are_not_there() -> None:
     assert not [name for name in ("Loader", "_core2", "nothing") if hasattr(gnndrive, name)]
+    with pytest.raises(AttributeError, match=r"NeigborLoader.* \(did you mean NeighborLoader\?\)"):
+        gnndrive.NeigborLoader  # noqa: B018
