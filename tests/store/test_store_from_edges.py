@@ -393,7 +393,7 @@ def test_invalid_edges_and_arguments_are_refused(tmp_path):
         ({"s": [1.5], "t": [2.0]}, "is DOUBLE", {}),
         ({"s": [1]}, "has 1 column", {}),
         ({"s": [1], "t": [2]}, "there is no column 'u'; there are 's', 't'", {"source": "u"}),
-        ({"s": [1], "t": [2]}, "there is no column 'w'", {"columns": ["w"]}),
+        ({"s": [1], "t": [2]}, r"no column 'tt' \(did you mean t\?\)", {"columns": ["tt"]}),
         ({"s": [1], "t": [2], "w": ["x"]}, "only columns of numbers", {"columns": ["w"]}),
         ({"s": [1, 1], "t": [2, 2], "w": [1, None]}, "edges.parquet, edge 2 has no value in col",
          {"columns": ["w"]}),

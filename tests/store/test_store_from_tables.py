@@ -286,7 +286,7 @@ def test_tables_that_are_wrong(tmp_path):
         ({"K": [1, 2]}, {}, "n.parquet: the columns 'k' and 'K' have names that are equal but for"),
         ({"k": ["1", "1\0"]}, {}, r"the id '1\\x00' holds the character NUL"),
         ({}, {"x": "f*"}, r"x= 'f\*' is no column: .*n.parquet has 'k', 'x'"),
-        ({}, {"labels": "item.y"}, "labels= 'item.y' is no column"),
+        ({}, {"labels": "item.xx"}, r"labels= 'item.xx' is no column \(did you mean x\?\): .*has"),
         ({"a": [1, 2]}, {"labels": ["a", "k"]}, "labels= names several columns"),
         ({"f": [1, 2]}, {"splits": "f"}, "which is BIGINT, has no names of splits"),
         ({"f": [1, 2]}, {"splits": ("f", "b")}, "give one or two times of that type"),

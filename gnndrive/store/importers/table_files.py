@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.names import did_you_mean
 from gnndrive.store.importers.database import Database, identifier, quoted
 from gnndrive.store.importers.text import MISSING, NUMBER, PACKED, read_lines, real_number
 
@@ -106,8 +107,11 @@ class TableFiles:
         self.columns = {str(row[0]): str(row[1]) for row in described}
         for column in named:
             if column not in self.columns:
-                there = ", ".join(map(repr, self.columns))
-                raise ConfigError(f"{self.name}: there is no column {column!r}; there are {there}")
+                raise ConfigError(
+                    f"{self.name}: there is no column {column!r}"
+                    f"{did_you_mean(column, self.columns)}; there are "
+                    f"{', '.join(map(repr, self.columns))}"
+                )
 
     def column(self, name: str, kind: str) -> str:
         """SQL for a column with values of the type `kind`; a blank field of text is NULL."""

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
+from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, EdgeType, Int64Array, ends_of
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.graph_values import encode
@@ -503,7 +504,11 @@ def _columns(sources: Sequence[_Source], names: Names, what: str) -> dict[int, l
             there = "; ".join(
                 f"{table.name} has {', '.join(map(repr, table.columns))}" for _, _, table in tables
             )
-            raise ConfigError(f"{what} {name!r} is no column: {there or 'there is no table'}")
+            known = (column for _, _, table in tables for column in table.columns)
+            raise ConfigError(
+                f"{what} {name!r} is no column{did_you_mean(rest, known)}: "
+                f"{there or 'there is no table'}"
+            )
         for place, each in fitting.items():
             found[place] = list(dict.fromkeys([*found.get(place, []), *each]))
     return found
