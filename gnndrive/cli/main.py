@@ -17,16 +17,19 @@ from functools import cache
 from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+import typer.core
+import typer.main
 from gnndrive.cli import streams
 from gnndrive.cli.report.text import typed
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.common.imports import defer, import_quickly
 
 _INTERRUPTED = 130
+from gnndrive.common.names import did_you_mean
 _READER_ENDED = 141  # the shell's code of a program that SIGPIPE ended
 _debug = False
 
@@ -73,12 +76,26 @@ WITHOUT_TORCH = ("info", "clean", "report")
 
 @cache
 def _app(name: str) -> typer.Typer:
+class Commands(typer.core.TyperGroup):
+    """A group of commands. The error for one that is not there says which there are."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the first word names."""
+        if args[0] not in self.commands:
+            meant = (
+                did_you_mean(args[0], self.commands) or f": give one of {', '.join(self.commands)}"
+            )
+            raise ConfigError(f"there is no command {ctx.command_path} {args[0]}{meant}")
+        return super().resolve_command(ctx, args)
+
+
     """The command line with the command `name` alone, because other commands import PyTorch and
     PyG. If there is no such command, all stand in it with the docstrings in their files, for the
     help and for guesses at what was meant."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
+        cls=Commands,
         pretty_exceptions_enable=False,
         help="Train graph neural networks on graphs far larger than memory, from one SSD.",
     )
@@ -90,7 +107,7 @@ def _app(name: str) -> typer.Typer:
     module, function = COMMANDS[name].split(".")
     imported = import_quickly(f"gnndrive.cli.commands.{module}")
     if (group := getattr(imported, "app", None)) is not None:
-        app.add_typer(group, name=name)
+        app.add_typer(group, name=name, cls=Commands)
     else:
         app.command(name)(getattr(imported, function))
     return app

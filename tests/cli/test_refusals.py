@@ -70,6 +70,8 @@ REFUSED = {
         (("--input", "nothing"), "it has: "),
         (("--out", "/nowhere/pack"), "make the folder"),
     ],
+    ("inspect",): [((), "there is no command gnndrive inspect: give one of import, verify")],
+    ("bench", "disc"): [((), "there is no command gnndrive bench disc (did you mean disk?)")],
     ("partition", "STORE", *RANDOM): [
         (("--method", "mets"), "one of auto, metis, ldg, random nor"),
         (("--memory", "1KB"), "give at least"),
