@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import atexit
 import gc
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -20,16 +21,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
 import typer.core
 import typer.main
+
 from gnndrive.cli import streams
+from gnndrive.cli.in_options import in_options
 from gnndrive.cli.report.text import typed
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.common.imports import defer, import_quickly
+from gnndrive.common.names import did_you_mean
 
 _INTERRUPTED = 130
-from gnndrive.common.names import did_you_mean
 _READER_ENDED = 141  # the shell's code of a program that SIGPIPE ended
 _debug = False
 
@@ -74,8 +76,6 @@ COMMANDS = {
 WITHOUT_TORCH = ("info", "clean", "report")
 
 
-@cache
-def _app(name: str) -> typer.Typer:
 class Commands(typer.core.TyperGroup):
     """A group of commands. The error for one that is not there says which there are."""
 
@@ -89,13 +89,15 @@ class Commands(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+@cache
+def _app(name: str) -> typer.Typer:
     """The command line with the command `name` alone, because other commands import PyTorch and
     PyG. If there is no such command, all stand in it with the docstrings in their files, for the
     help and for guesses at what was meant."""
     app = typer.Typer(
+        cls=Commands,
         no_args_is_help=True,
         add_completion=False,
-        cls=Commands,
         pretty_exceptions_enable=False,
         help="Train graph neural networks on graphs far larger than memory, from one SSD.",
     )
@@ -132,7 +134,7 @@ def _prepare(words: Sequence[str]) -> None:
         defer("torch")
     elif name in COMMANDS and "torch" not in sys.modules:
         behind = words[words.index(name) :]
-        called = " ".join(takewhile(lambda word: not word.startswith("-"), behind))
+        called = shlex.join(takewhile(lambda word: not word.startswith("-"), behind))
         print(f"gnndrive {called}: importing PyTorch", file=sys.stderr, flush=True)
 
 
@@ -152,8 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # Without it, the interpreter's last collection looks at all of torch: 0.8 s of every Ctrl-C.
     atexit.register(_freeze)
-    with streams.guarded():
-        return _run(sys.argv[1:] if arguments is None else list(arguments))
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    with streams.guarded(lambda text: _in_options(text, words)):
+        return _run(words)
 
 
 def _run(words: list[str]) -> int:
@@ -171,11 +174,22 @@ def _run(words: list[str]) -> int:
     except (GNNDriveError, NotImplementedError) as error:
         if _debug:
             raise
-        print(f"gnndrive: {error}", file=sys.stderr)
+        print(f"gnndrive: {_in_options(str(error), words)}", file=sys.stderr)
         return 1 if isinstance(error, StoreError) and _name(words) == "verify" else 2
     if code == _INTERRUPTED:
         print("gnndrive: interrupted", file=sys.stderr)
     return code
+
+
+def _in_options(message: str, words: list[str]) -> str:
+    """A message with the options of the command that is called; see `in_options`."""
+    name = _name(words)
+    if name not in COMMANDS:
+        return message
+    command = typer.main.get_command(_app(name)).commands[name]  # type: ignore[attr-defined]
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    return in_options(message, command)
 
 
 OLD_OPTIONS = {

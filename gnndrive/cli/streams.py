@@ -32,9 +32,10 @@ class OutputError(GNNDriveError):
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[None]:
+def guarded(said: Callable[[str], str]) -> Iterator[None]:
     """Within this context, writing to standard output raises `OutputError` where it would raise
-    OSError, writing to standard error raises nothing, and a warning is one line."""
+    OSError, writing to standard error raises nothing, and a warning is one line, the text that
+    `said` makes of it."""
     out: Any = sys.stdout
     err: Any = sys.stderr
     format_warning = warnings.formatwarning
@@ -46,8 +47,12 @@ def guarded() -> Iterator[None]:
     def ignore(error: OSError) -> None:
         _discard(err)
 
+    def one_line(message: Warning | str, *where: Any, **more: Any) -> str:
+        """A warning without the place in the code, which says nothing on a command line."""
+        return f"gnndrive: warning: {said(str(message))}\n"
+
     try:
-        warnings.formatwarning = _one_line
+        warnings.formatwarning = one_line
         # a stream that was closed before the start is None
         if out is not None:
             sys.stdout = _Guard(out, fail)
@@ -90,11 +95,6 @@ class _Guard:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _one_line(message: Warning | str, *where: Any, **more: Any) -> str:
-    """A warning without the place in the code, which says nothing on a command line."""
-    return f"gnndrive: warning: {message}\n"
 
 
 def _discard(stream: Any) -> None:

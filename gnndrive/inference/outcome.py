@@ -90,7 +90,7 @@ class Outcome:
             where = self._out or self._store.path
             raise ConfigError(
                 f"{where} has {self.name!r} of another model or program, or made with other "
-                "arguments: give overwrite=True (--overwrite) to replace it, or another name"
+                "arguments: give overwrite=True to replace it, or another name"
             )
         for other in self._others(made):
             if Record.load(other).layers:

@@ -58,10 +58,7 @@ def with_if_exists(
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> Store:
             if "overwrite" in kwargs:
-                raise ConfigError(
-                    'overwrite= is no argument any more: give if_exists="replace" (--if-exists '
-                    "replace)"
-                )
+                raise ConfigError('overwrite= is no argument any more: give if_exists="replace"')
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:

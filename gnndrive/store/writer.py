@@ -493,8 +493,8 @@ class StoreWriter:
 def path_exists(path: str | os.PathLike[str]) -> str:
     """What an error says of a path at which there is something already."""
     return (
-        f'{os.fspath(path)} exists: choose another path, or if_exists="replace" (--if-exists '
-        'replace); if_exists="open" (--if-exists open) opens it'
+        f'{os.fspath(path)} exists: choose another path, or if_exists="replace"; '
+        'if_exists="open" opens it'
     )
 
 

@@ -83,10 +83,11 @@ def test_a_pack_that_is_there_is_replaced_if_told_so(gnndrive, store):
 def test_an_evaluation_that_cannot_fit_is_refused_before_training(gnndrive, store):
     gnndrive("pack", store, *SMALL)
     words = (store, *SMALL, "--strategy", "diskgnn")
-    least = gnndrive("plan", *words, "--memory", "1MB").refusal.split('memory="')[1].split('"')[0]
+    least = gnndrive("plan", *words, "--memory", "1MB").refusal
+    (least,) = re.findall(r"give at least --memory ([\d.]+MB)", least)
     error = gnndrive("train", *words, *QUICK[:4], "--memory", least).refusal
-    assert "batches of the val split are drawn, and memory=" in error
-    enough = error.split('at least memory="')[1].split('"')[0]
+    assert "batches of the val split are drawn, and --memory" in error
+    (enough,) = re.findall(r"give at least --memory ([\d.]+MB)", error)
     assert gnndrive("train", *words, *QUICK[:4], "--memory", enough).code == 0
 
 

@@ -104,7 +104,10 @@ def test_an_interruption_says_that_it_can_go_on(gnndrive, store, models, monkeyp
         (("--checkpoint", "other.pt"), "--model MODULE:FUNCTION too"),
         (("--model", "MODELS:make", "--checkpoint", "other.pt"), "the weights of this model"),
         (("--model", "MODELS:layers", "--checkpoint", "other.pt"), "in the function"),
-        (("--model", "MODELS:make", "--memory", "1KB"), "give memory="),
+        (
+            ("--model", "MODELS:make", "--memory", "1KB"),
+            "its largest batch: give --memory ",
+        ),
         (("--model", "MODELS:make", "--device", "oven"), "device"),
     ],
 )

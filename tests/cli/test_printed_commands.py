@@ -117,7 +117,7 @@ def test_commands_run_as_printed(
     assert "--packing-memory" in next(each for each in ran if each.startswith("pack"))
     for name in strategies:
         refused = gnndrive("train", *given, "--strategy", name).refusal
-        choices = re.findall(f"'({name}:[^']*)'", refused)
+        choices = re.findall(rf"\b({name}:\w+=[\w-]+)", refused)
         assert len(choices) == 2
         for each in choices:
             assert gnndrive("train", *given, "--strategy", each, "--epochs", 1).code == 0

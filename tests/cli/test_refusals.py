@@ -1,5 +1,7 @@
 """What a command line cannot mean is refused by one line that names it, before anything runs."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,9 +11,12 @@ from tests.cli.conftest import RANDOM, SKETCH, SMALL
 
 QUICK = ("--epochs", "1", "--hidden", "4")
 OF_DEVICES = {
-    ("--device", "cuda:1"): "device='cuda:1': this torch",
-    ("--device", "gpu"): "device='gpu' is not a torch device",
-    ("--device-memory", "1GB"): "device_memory= is for a GPU",
+    ("--device", "cuda:1"): "--device cuda:1: this torch",
+    ("--device", "gpu"): "--device gpu is not a torch device",
+    (
+        "--device-memory",
+        "1GB",
+    ): "--device-memory is for a GPU: give --memory or --buffer",
 }
 FANOUT = ("--fanout", "a"), "give a whole number for each hop"
 REFUSED = {
@@ -34,6 +39,11 @@ REFUSED = {
         (("--lr", "0"), "positive"),
         (("--resume", "/nowhere/model.pt"), "/nowhere/model.pt"),
         (("--checkpoint", "/dev/null/model.pt"), "cannot be written"),
+        (
+            ("--memory", "10MB"),
+            "--memory 10MB is too little for this loader, which needs 35.9 MB; most of it, "
+            '33.6 MB, is the item "staging": give --tuning io_depth=16, or give at least --memory',
+        ),
         (("--trace", "a.txt"), "whose name ends in .json"),
         (("--trace", "/nowhere/a.json"), "cannot be written"),
         *OF_DEVICES.items(),
@@ -57,7 +67,7 @@ REFUSED = {
         (("--net", "10Gbit"), "--net is what hosts send each other: give --hosts"),
         (("--hosts", "2", "--net", "10Gb"), "--net 10Gb: give a rate such as 10Gbit"),
         (("--tuning", "topology=cloud"), "direct, mmap, resident"),
-        (("--memory", "1MB"), "give at least memory="),
+        (("--memory", "1MB"), "give at least --memory 17"),
         (("--memory", "lots"), "--memory='lots' is no size"),
     ],
     ("--debug", "--no-debug"): [
@@ -65,10 +75,21 @@ REFUSED = {
         (("unpack", "STORE"), "unpack is no command any more: a pack is a folder: rm -r"),
     ],
     ("pack", "STORE", *SMALL): [
-        (("--disk", "1KB"), "allow more with disk="),
+        (("--disk", "1KB"), "give more --memory for hot rows, or allow more with --disk"),
         (("--fanout", "3;2"), "separated by commas"),
         (("--input", "nothing"), "it has: "),
         (("--out", "/nowhere/pack"), "make the folder"),
+    ],
+    ("import", "out.gnn", "--edges", "edges.csv"): [
+        (("--first-id", "1", "--map-ids"), "--map-ids numbers ids of any kind: leave out --first-"),
+        (("--edge-column", "c"), "leave it out of --edge-column"),
+        (
+            ("--num-nodes", "2"),
+            "from 1, give --first-id 1; or give --num-nodes 3, and",
+        ),
+    ],
+    ("import", "out.gnn", "--nodes", "edges.csv:a", "--edges", "edges.csv:a,b"): [
+        (("--split", "1,0,0"), "--split draws from labelled nodes, and there are none: give --lab"),
     ],
     ("inspect",): [((), "there is no command gnndrive inspect: give one of import, verify")],
     ("bench", "disc"): [((), "there is no command gnndrive bench disc (did you mean disk?)")],
@@ -76,7 +97,7 @@ REFUSED = {
         (("--method", "mets"), "one of auto, metis, ldg, random nor"),
         (("--memory", "1KB"), "give at least"),
         (("--static", "2"), "from 0 to 1"),
-        (("--name", "a/b"), "name='a/b'"),
+        (("--name", "a/b"), "--name a/b: give"),
     ],
     ("bench", "io"): [
         ((), "--filename FILE"),
@@ -94,7 +115,7 @@ REFUSED = {
         (("--step-ms", 1, "--model", "gcn"), "leave out --model and --hidden"),
         (("--step-ms", 1, "--hidden", 8), "leave out --model and --hidden"),
         (("--strategy", "diskgnn"), "gnndrive pack"),
-        (("--buffer", "1KB"), 'give it at least buffer="'),
+        (("--buffer", "1KB"), "(128KB holds any batch), or a smaller --batch-size or --fanout"),
         (("--tuning", "engine=simulator"), "no engine is called 'simulator'"),
     ],
     ("bench", "strategies", "STORE"): [
@@ -125,6 +146,8 @@ def test_what_a_command_cannot_do_is_one_line(gnndrive, store, blocks, monkeypat
         return Loaded(peak_bytes=300_000_000)
 
     monkeypatch.setattr(strategy_runs, "run_loading", loads_nothing)
+    monkeypatch.chdir(store.parent)
+    Path("edges.csv").write_text("a,b,c\n1,2,u\n2,1,v\n")
     places = {"STORE": store, "BLOCKS": blocks}
     for words, said in REFUSED[command]:
         error = gnndrive(*(places.get(word, word) for word in (*command, *words))).refusal

@@ -288,7 +288,7 @@ def test_a_header_above_classes_of_nodes_with_names(tmp_path):
         assert store.y.tolist() == expected
     given["labels"].write_text("name,team\na,z\n")
     with refused(
-        tmp_path, r"line 1: no edge has the id 'name': if it is .*\(--header\)", StoreError
+        tmp_path, r"line 1: no edge has the id 'name': if it is .* header=True", StoreError
     ):
         gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "h.gnn", **given)
 
@@ -318,9 +318,7 @@ def test_features_in_lists_and_rows_that_are_wrong(tmp_path, monkeypatch):
     with refused(tmp_path, "num_nodes say 4, features say 3"):
         gnndrive.from_edges(file, tmp_path / "h", features=f"{at}:id", num_nodes=4)
     file.write_text("3,1\n1,9\n")
-    with refused(
-        tmp_path, "row 3 has the id '0' in column 'id': no edge has it; .*nodes=.*--nodes"
-    ):
+    with refused(tmp_path, "row 3 has the id '0' in column 'id': no edge has it; .*nodes="):
         gnndrive.from_edges(file, tmp_path / "h", features=f"{at}:id", map_ids=True)
     with refused(tmp_path, "x= .*names columns of a table"):
         gnndrive.from_edges(file, tmp_path / "h", x="f*")
@@ -385,7 +383,7 @@ def test_invalid_edges_and_arguments_are_refused(tmp_path):
     for table, match, arguments in (
         ({"s": [0, 1], "t": [1, -2]}, "edge 2, 1 to -2, has an end that is missing or neg", {}),
         ({"s": [0, None], "t": [1, 2]}, "edge 2, None to 2, has an end that is missing", {}),
-        ({"s": [0, 9], "t": [1, 2]}, r"edge 2, 9 to 2, names a node, .*num_nodes=10 \(--",
+        ({"s": [0, 9], "t": [1, 2]}, r"edge 2, 9 to 2, names a node, .*num_nodes=10",
          {"num_nodes": 5}),
         ({"s": ["a"], "t": ["b"]}, "edge 1 has 'a' in column 's', .* VARCHAR: .*map_ids=True", {}),
         ({"s": ["1", "b"], "t": ["2", "3"]}, "edge 2 has 'b' in column 's'", {}),

@@ -546,7 +546,7 @@ def test_from_dataset_chooses_this_importer(source, tmp_path):
     file = source.write() / "metadata.yaml"
     for number, each in enumerate((file, source.folder)):
         assert from_dataset(each, tmp_path / f"{number}.gnn").num_edges == EDGES
-    with pytest.raises(ConfigError, match=r"undirected .* is for an OGB folder"):
+    with pytest.raises(ConfigError, match=r"undirected= is for an OGB folder"):
         from_dataset(source.folder, tmp_path / "h.gnn", undirected=True)
 
 
@@ -910,7 +910,7 @@ def test_labels_larger_than_memory_and_what_does_not_fit(source, monkeypatch):
     source.task()
     data = source.said["tasks"][0]["train_set"][0]["data"]
     data[1] = {"name": "labels", **source.put("wide", np.zeros((10, 500), np.int8))}
-    source.refused(r"more than memory=: raise it \(--memory\)", memory="50KB")
+    source.refused(r"more than memory=: raise it", memory="50KB")
     source.said["tasks"].clear()
     source.feature("node", "feat", np.full(NODES, 1e6))
     source.refused("does not fit float16", dtype="float16")

@@ -166,7 +166,7 @@ def test_a_matrix_is_a_whole_graph_of_numbered_nodes(tmp_path):
     for edges, given, match in (
         (files, {}, "is all edges of a graph: give one"),
         (files[0], {"map_ids": True}, "map_ids=True .* leave it out"),
-        (files[0], {"header": False}, "header= .* is for CSV, .* leave it out"),
+        (files[0], {"header": False}, "header= is for CSV, .* leave it out"),
         (files[0], {"columns": ["value"]}, "no column 'value'; there are 'source', .*'weight'"),
         (files[0], {"num_nodes": 3}, "num_nodes say 3, rows of the matrix say 2"),
     ):

@@ -196,7 +196,7 @@ def test_text_files_of_one_table(tmp_path):
     e = put(tmp_path, e={"s": ["anna"], "t": ["carl"]})["e"]
     store = gnndrive.from_tables(tmp_path / "h", nodes=[f"{a}:id", c], edges=e)
     assert store.ids().tolist() == ["anna", "carl"]
-    with refused(tmp_path, "is .* the first edge, or the columns' names. Say header="):
+    with refused(tmp_path, "is .* the first edge, or the columns' names. Give header="):
         gnndrive.from_tables(tmp_path / "i", edges=c)
     assert gnndrive.from_tables(tmp_path / "i", edges=c, header=False).num_edges == 1
 

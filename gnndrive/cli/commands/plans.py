@@ -22,6 +22,7 @@ from gnndrive.cli.commands.loader_options import (
     with_loader_options,
 )
 from gnndrive.cli.commands.options import Json
+from gnndrive.cli.in_options import in_options
 from gnndrive.cli.report import Bars, plan_section, run_envelope
 from gnndrive.cli.report.text import aligned, json_text
 from gnndrive.common.duration import duration
@@ -47,6 +48,7 @@ AT_RANDOM = (
 
 @with_loader_options("seed")
 def plan(
+    context: typer.Context,
     options: LoaderOptions,
     store: Annotated[
         Path | None, typer.Argument(metavar="[STORE]", help="A store's folder; or give --nodes.")
@@ -94,7 +96,8 @@ def plan(
         planned = _of_store(store, options, ranks, shared, cluster, given, details)
     else:
         planned = _of_numbers(options, ranks, shared, cluster, given, details)
-    print(_as_json(planned, store) if json else planned.text)
+    text = in_options(planned.text, context.command)
+    print(_as_json(planned, text, store) if json else text)
 
 
 class _Planned(NamedTuple):
@@ -110,8 +113,8 @@ class _Planned(NamedTuple):
         return "\n".join([*self.lines, *more])
 
 
-def _as_json(planned: _Planned, store: Path | None) -> str:
-    plan = plan_section(planned.plan) | {"text": planned.text}
+def _as_json(planned: _Planned, text: str, store: Path | None) -> str:
+    plan = plan_section(planned.plan) | {"text": text}
     where = {} if store is None else {"store": str(store)}
     found = {} if planned.comparison is None else planned.comparison.to_json()
     return json_text({**run_envelope("plan"), **where, "plan": plan, **found})

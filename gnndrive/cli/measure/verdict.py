@@ -40,16 +40,17 @@ WAIT_PARTS = {
 """The parts of `wait_s` in `NeighborLoader.stats`: how they are called, and the key of what helps
 in `REMEDIES`."""
 REMEDIES = {
-    "disk": "give more memory=, or another strategy= (gnndrive bench strategies compares them)",
+    "disk": "give more --memory, or another --strategy (gnndrive bench strategies compares them)",
     "slower disk": "see who else reads from it, and run gnndrive bench disk if it stays so",
-    "buffer": "give more memory= (or buffer=), or fewer samplers= and shorter queues, whose memory "
-    "the buffer gets, or another strategy=",
-    "sampler": 'give more samplers=, topology="resident", a smaller num_neighbors, or '
-    'sampling="labor"',
+    "buffer": "give more --memory (or --buffer), or fewer samplers and shorter queues (--tuning), "
+    "whose memory the buffer gets, or another --strategy",
+    "sampler": "give --tuning topology=resident or more samplers, a smaller --fanout, or "
+    "--sampling labor",
     "step": "a smaller model or a faster device; the loader is fast enough",
     "with a step": "a smaller model or a faster device",
-    "loader": "leave it more processor time: fewer of torch's threads, or a smaller num_neighbors",
-    "gather": "leave it more processor time: fewer samplers=, or fewer of torch's threads",
+    "loader": "leave it more processor time: fewer of torch's threads, or a smaller --fanout",
+    "gather": "leave it more processor time: fewer samplers (--tuning), or fewer of torch's "
+    "threads",
     "both": "only both together make training faster",
 }
 """What helps, by what limits."""

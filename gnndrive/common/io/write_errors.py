@@ -12,7 +12,7 @@ from gnndrive.common.memory import format_size
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_WRITABLE = "make the folder writable, or write to another one where the call has out= (--out)"
+_WRITABLE = "make the folder writable, or write to another one where the call has out="
 
 
 def write_failure(path: str | os.PathLike[str], error: OSError, nbytes: int = 0) -> Exception:

@@ -153,7 +153,7 @@ class Database:
                 "beside the store; free some, or choose a path on another disk"
             )
         if "Out of Memory" in text:
-            return StoreError(f"{self._name}: sorting needs more memory: raise memory= (--memory)")
+            return StoreError(f"{self._name}: sorting needs more memory: raise memory=")
         tables = [each for each in self.tables if any(str(at) in str(error) for at in each.files)]
         for table in tables or self.tables:
             return table.blame(text)  # type: ignore[no-any-return]

@@ -72,7 +72,7 @@ def write_dataset(
     if 8 * max(nodes.values(), default=0) > memory:
         raise ConfigError(
             f"the index pointers of {max(nodes.values()):,} nodes alone are more than memory=: "
-            f"give {least_text(9 * max(nodes.values()))} or more (--memory)"
+            f"give {least_text(9 * max(nodes.values()))} or more"
         )
     if None in nodes:
         nodes, edges = nodes[None], edges[None]

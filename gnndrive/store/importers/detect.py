@@ -45,7 +45,7 @@ def from_dataset(
     if folder.suffix in (".yaml", ".yml") or any(place.is_file() for place in places):
         if undirected:
             raise ConfigError(
-                "undirected (--undirected) is for an OGB folder: add the reverse edges to what "
+                "undirected= is for an OGB folder: add the reverse edges to what "
                 f"{METADATA} names, or leave it out"
             )
         return from_graphbolt(

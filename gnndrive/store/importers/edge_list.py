@@ -24,7 +24,7 @@ from gnndrive.store.importers.table_rows import NodeIds, check_ids
 from gnndrive.store.types import GRAPH, array_name
 from gnndrive.store.writer import StoreWriter
 
-_FROM_1 = "if ids count from 1, give first_id=1 (--first-id 1); or "
+_FROM_1 = "if ids count from 1, give first_id=1; or "
 
 
 class EdgeList:
@@ -127,7 +127,7 @@ class EdgeList:
                 f"s >= {num_nodes + self._first} OR t >= {num_nodes + self._first}",
                 f"names a node, but there are {num_nodes}, numbered from {self._first}: "
                 f"{'' if self._first or self.last > num_nodes else _FROM_1}give num_nodes="
-                f"{self.last + 1} (--num-nodes), and features for all of them if you give any, or",
+                f"{self.last + 1}, and features for all of them if you give any, or",
             )
 
     def places_of(self, table: TableFiles, key: str, count: int) -> str | None:
@@ -151,7 +151,7 @@ class EdgeList:
             why = f"there are {count} nodes, {first} to {first + count - 1}; correct it"
             if self._mapped:
                 why = (
-                    "no edge has it; correct it, or give the table as nodes= (--nodes) of "
+                    "no edge has it; correct it, or give the table as nodes= of "
                     "gnndrive.from_tables, where each of its rows is a node"
                 )
             raise StoreError(f"{table.place(bad[0])} has the id {id!r} in column {key!r}: {why}")
@@ -229,7 +229,7 @@ class EdgeList:
                 row, text = found
                 raise StoreError(
                     f"{table.place(row)} has {text!r} in column {name!r}, which is {type}: node "
-                    "ids are whole numbers from 0; correct it, or give map_ids=True (--map-ids) to "
+                    "ids are whole numbers from 0; correct it, or give map_ids=True to "
                     "have ids of any kind numbered"
                 )
         if len(set(types)) > 1 and not set(types) <= WHOLE.keys():
@@ -247,7 +247,7 @@ class EdgeList:
                 where = "" if found is None else f", and {table.place(found[0])} has {found[1]!r}"
                 raise ConfigError(
                     f"column {name!r} is {type}{where}: only columns of numbers are kept; leave it "
-                    "out of columns= (--edge-column), or correct it"
+                    "out of columns=, or correct it"
                 )
             row = table.first_row(f"{table.column(name, type)} IS NULL")
             if row is not None:

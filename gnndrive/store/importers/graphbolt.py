@@ -436,7 +436,7 @@ def _labels_of_all(
     if needed > budget:
         raise ConfigError(
             f"the labels of {num_nodes:,} nodes take {format_size(needed)}, more than memory=: "
-            "raise it (--memory)"
+            "raise it"
         )
     whole = all(as_labels(labels).dtype.kind == "i" for _, labels, _ in parts)
     y = np.full((num_nodes, *row), -1 if whole else np.nan, np.int64 if whole else np.float32)

@@ -228,7 +228,7 @@ def _nodes(
     nodes = numbers(names)
     if len(unknown := np.flatnonzero(nodes < 0)):
         line, (name, _) = rows[unknown[0]]
-        hint = "if it is a header, give header=True (--header); or " if line == 1 else ""
+        hint = "if it is a header, give header=True; or " if line == 1 else ""
         raise unknown_id(f"{path}, line {line}", name, hint)
     return nodes
 

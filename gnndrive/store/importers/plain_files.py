@@ -225,7 +225,7 @@ def from_edges(
         nodes = _infer_nodes(found.last, y) if given is None else given
         if 8 * nodes > budget:
             fixed = map_ids or matrix is not None
-            raise _too_many_nodes(nodes, "memory=", "raise memory= (--memory)", fixed)
+            raise _too_many_nodes(nodes, "memory=", "raise memory=", fixed)
         if given is None and not first_id:
             _warn_of_ids_from_1(found.least, y)
         found.refuse_above(nodes)
@@ -259,7 +259,7 @@ def _open_features(
     finds the nodes of the rows of a table with ids."""
     if features is None or not is_table(features):
         if x:
-            raise ConfigError("x= (--x) names columns of a table: give features= (--features)")
+            raise ConfigError("x= names columns of a table: give features=")
         return None if features is None else open_features(Path(features)), lambda nodes: None
     path, keys = table_of(features)
     if len(keys) > 1:
@@ -312,13 +312,11 @@ def _only_matrix(files: Sequence[Path], map_ids: bool, header: bool | None) -> M
         )
     if map_ids:
         raise ConfigError(
-            "map_ids=True (--map-ids) is for ids of any kind, and those of a matrix are its rows: "
-            "leave it out"
+            "map_ids=True is for ids of any kind, and those of a matrix are its rows: leave it out"
         )
     if header is not None:
         raise ConfigError(
-            "header= (--header, --no-header) is for CSV, and the first lines of a matrix say what "
-            "they are: leave it out"
+            "header= is for CSV, and the first lines of a matrix say what they are: leave it out"
         )
     return open_matrix(files[0])
 
@@ -346,11 +344,9 @@ def _count_nodes(
 
 def _check_first_id(first_id: int, map_ids: bool = False) -> None:
     if not isinstance(first_id, int | np.integer) or not 0 <= first_id < 2**63:
-        raise ConfigError(f"first_id={first_id!r} (--first-id): give the least node id, 0 or 1")
+        raise ConfigError(f"first_id={first_id!r}: give the least node id, 0 or 1")
     if first_id and map_ids:
-        raise ConfigError(
-            "map_ids=True (--map-ids) numbers ids of any kind: leave out first_id= (--first-id)"
-        )
+        raise ConfigError("map_ids=True numbers ids of any kind: leave out first_id=")
 
 
 def _infer_nodes(last: int, y: Labels | None) -> int:
@@ -363,7 +359,7 @@ def _warn_of_ids_from_1(least: int, y: Labels | None) -> None:
     if least == 1 and (y is None or 0 not in y.nodes[:1]):
         warnings.warn(
             "no edge has the id 0, so that node 0 of the store has no neighbours: if ids count "
-            "from 1, give first_id=1 (--first-id 1)",
+            "from 1, give first_id=1",
             stacklevel=3,
         )
 
@@ -378,7 +374,7 @@ def _warn_of_matrix_from_1(y: Labels | None, splits: Mapping[str, ArrayLike]) ->
     if min((int(ids.min()) for ids in least if len(ids)), default=0) == 1:
         warnings.warn(
             "no label and no split has the id 0: if their ids count from 1, as those in the matrix "
-            "do, give first_id=1 (--first-id 1)",
+            "do, give first_id=1",
             stacklevel=3,
         )
 
@@ -389,7 +385,7 @@ def _too_many_nodes(nodes: int, memory: str, remedy: str, fixed: bool) -> Config
     pointers = f"the index pointers of {nodes} nodes alone are more than {memory}"
     if fixed:
         return ConfigError(f"{pointers}: {remedy or 'free some, or take a smaller graph'}")
-    few = "if few of the ids are used give map_ids=True to gnndrive.from_edges (--map-ids)"
+    few = "if few of the ids are used give map_ids=True to gnndrive.from_edges"
     remedies = f"{remedy}, or {few}" if remedy else few
     return ConfigError(f"ids go up to {nodes - 1}: {pointers}: {remedies}")
 
@@ -424,7 +420,7 @@ def _warn_of_no_edges(files: object) -> None:
     """Warn that a list of edges is empty, which is rarely meant."""
     warnings.warn(
         f"{files} holds no edges, so no node of the store has neighbours: check the file, and "
-        "whether its first line is a header (header=, --header, --no-header)",
+        "whether its first line is a header (header=)",
         stacklevel=2,
     )
 

@@ -85,7 +85,7 @@ def from_pt(
         if 8 * nodes > budget:
             raise ConfigError(
                 f"{file}: the index pointers of {nodes:,} nodes alone are more than memory=: give "
-                f"{least_text(9 * nodes)} or more (--memory), or correct num_nodes"
+                f"{least_text(9 * nodes)} or more, or correct num_nodes"
             )
     return write_data(
         graph, path, undirected=undirected, dtype=dtype, sort=sort,

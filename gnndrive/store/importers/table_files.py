@@ -189,7 +189,7 @@ class TableFiles:
             raise StoreError(
                 f"{self.place(row)} has {self.value(name, row)} in column {name!r}, which is "
                 f"{kind}, in which ids are whole numbers up to {most}: correct it, or make the "
-                "column text, for an edge list with map_ids=True (--map-ids)"
+                "column text, for an edge list with map_ids=True"
             )
         return "BIGINT"
 
@@ -546,8 +546,8 @@ def _has_names(
             return True
     if free:
         raise ConfigError(
-            f"{file}: is {first} the first edge, or the columns' names? Say header=True or False "
-            "(--header, --no-header)"
+            f"{file}: is {first} the first edge, or the columns' names? Give header=True or "
+            "header=False"
         )
     return True
 

@@ -325,7 +325,7 @@ def feature_columns(table: TableFiles, key: str | None, x: Sequence[str]) -> lis
         example = usual[0] if usual else "id"
         raise ConfigError(
             f"{table.name} has the columns {', '.join(map(repr, table.columns))}: name those of "
-            'the features, x="f*" (--x), and the one of node ids, if there is one, as '
+            'the features, x="f*", and the one of node ids, if there is one, as '
             f"{table.files[0]}:{example}"
         )
     return names

@@ -51,13 +51,8 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _DIGITS = b"0123456789"
 _BLANKED = bytes(byte if byte in _DIGITS + b"+-" else ord(" ") for byte in range(256))
 _LEAST, _MOST = -(2**63), 2**63 - 1  # of int64
-COUNTS = (
-    ", or give features and labels for all nodes, or num_nodes= of gnndrive.from_edges "
-    "(--num-nodes)"
-)
-MAP_IDS = (
-    ", or if the ids of the edges are text give map_ids=True to gnndrive.from_edges (--map-ids)"
-)
+COUNTS = ", or give features and labels for all nodes, or num_nodes= of gnndrive.from_edges"
+MAP_IDS = ", or if the ids of the edges are text give map_ids=True to gnndrive.from_edges"
 
 
 # ---- ids
@@ -83,10 +78,10 @@ def no_node(place: str, id: int, num_nodes: int | None, first_id: int, remedy: s
     """The error for a whole number that is not the id of a node, at a place in a source; `remedy`
     says what else may be wrong than the source."""
     if id < first_id:
-        remedy = f", or leave out first_id={first_id} (--first-id)" if first_id else ""
+        remedy = f", or leave out first_id={first_id}" if first_id else ""
         return StoreError(f"{place}: node {id}, but ids count from {first_id}: correct it{remedy}")
     if id == num_nodes and not first_id:
-        remedy = f", or if ids count from 1 give first_id=1 (--first-id 1){remedy}"
+        remedy = f", or if ids count from 1 give first_id=1{remedy}"
     return StoreError(
         f"{place}: node {id}, but there are {num_nodes} nodes, numbered from {first_id}; correct "
         f"it{remedy}"
@@ -111,7 +106,7 @@ def unknown_id(place: str, id: object, remedy: str = "") -> StoreError:
     """The error for an id that no edge has, at a place in a source of mapped ids."""
     return StoreError(
         f"{place}: no edge has the id {str(id)!r}: {remedy}correct it, or leave it out, because "
-        "with map_ids=True (--map-ids) the nodes are those of the edges"
+        "with map_ids=True the nodes are those of the edges"
     )
 
 

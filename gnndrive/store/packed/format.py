@@ -299,7 +299,7 @@ class PackKind(LayoutKind[PackInfo]):
 PACKS = PackKind(
     PACKED, PACK_JSON, FORMAT, VERSION, ".packing", GROUPS, re.compile("[0-9a-f]{12}"),
     anywhere=True, called="a pack", doing="packing", made_by="gnndrive pack", mend=MEND,
-    in_the_way="replace it (--overwrite, overwrite=True)",
+    in_the_way="replace it with overwrite=True",
     elsewhere="pack to another one with out=",
 )  # fmt: skip
 

@@ -208,7 +208,7 @@ def write_pack(
     if memory < least:
         raise ConfigError(
             f"{format_size(memory)} is too little to pack {rows:,} rows: give at least "
-            f"packing_memory={least_text(least)} (--packing-memory), and memory= stays"
+            f"packing_memory={least_text(least)}, and memory= stays"
         )
     told, packed = progress or (lambda *_: None), table_checksums(store, tables)
     folder = PackingFolder(store, target, settings, packed, overwrite)

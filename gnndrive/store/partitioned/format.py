@@ -291,7 +291,7 @@ PARTITIONS = PartitionKind(
     PARTITIONED, PARTITION_JSON, FORMAT, VERSION, ".partitioning", ARRAYS, NAME,
     anywhere=False, called="a partitioned folder", doing="partitioning",
     made_by="gnndrive partition", mend=MEND,
-    in_the_way="replace it (--overwrite), or give another name (--name)",
+    in_the_way="replace it with overwrite=True, or give another name=",
     elsewhere="copy the store to another one, and partition it there",
 )  # fmt: skip
 

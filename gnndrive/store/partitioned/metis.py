@@ -28,7 +28,7 @@ METIS = "METIS"  # the phase, for progress
 BYTES_AN_ENTRY = 88
 OUT = "metis.part"
 _CHILD = Path(__file__).with_name("metis_child.py")
-_INSTEAD = "give method='ldg' (--method ldg)"
+_INSTEAD = "give method='ldg'"
 _LINES = 3  # of what a failed child said
 
 

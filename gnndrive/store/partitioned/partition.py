@@ -56,7 +56,7 @@ from gnndrive.store.temporary_folders import size_of
 
 CHECK = "checksums"
 MEMORY_DEFAULT = 1 << 30
-LESS = "give a smaller share of static nodes (--static), or copy the store to a larger disk"
+LESS = "give a smaller share of static nodes, static=, or copy the store to a larger disk"
 _BYTES_A_NODE, _BYTES_A_STATIC_NODE = 8, 72
 
 

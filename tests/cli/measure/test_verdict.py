@@ -9,7 +9,7 @@ EVEN = {"nothing": 1.0, "sampler": 1.0, "disk": 1.0, "loader": 1.0, "step": 1.0}
 SMALL = "the feature buffer is too small"
 DISK, SAMPLER, STEP = (f"you wait for the {part}:" for part in ("disk", "sampler", "training step"))
 EQUAL = "the loader and the training step take equally long"
-HELPS = "give more memory= (or buffer=), or fewer samplers="
+HELPS = "give more --memory (or --buffer), or fewer samplers"
 FEW = {"hit_share": 0.30, "twice_s": 0.80}
 CALIBRATED = "take 2.0 times as long as its calibration says"
 APART = "; rounds differ by more than the gain"
@@ -24,7 +24,7 @@ def test_the_example_of_the_manual():
     assert verdict(Headroom({**EVEN, "disk": 0.6, "loader": 1 / 2.1}, twice_s=1 / 1.4)) == (
         "you wait for the disk: without it a batch takes 0.60 of the time; twice the buffer gives "
         "1.4 times; the rest of the loader is the next limit, at 1.7 times, and then the training "
-        "step, at 2.1 times. What helps: give more memory=, or another strategy= (gnndrive bench "
+        "step, at 2.1 times. What helps: give more --memory, or another --strategy (gnndrive bench "
         "strategies compares them)."
     )
 
@@ -122,7 +122,7 @@ RUN = {
         (dict.fromkeys(RUN.keys() - {"batches", "elapsed_s", "wait_s"}, 0.0), "you wait for the l"),
         ({}, "you wait for the disk: 60% of the time is waiting, 50% for the disk, 8% for the "
          "sampler, 2% for the gather; with batches always ready training would be 2.5 times as "
-         "fast. What helps: give more memory="),
+         "fast. What helps: give more --memory"),
     ],
 )  # fmt: skip
 def test_a_runs_verdict_is_of_its_own_counters(change, words):

@@ -231,7 +231,7 @@ def test_a_child_that_dies_or_leaves_no_result_is_explained(
     fake(body)
     with pytest.raises(kind, match=said) as raised:
         run(store, tmp_path / "work", Chosen("metis", 4))
-    assert "give method='ldg' (--method ldg)" in str(raised.value)
+    assert "give method='ldg'" in str(raised.value)
     assert not (tmp_path / "work" / "part.npy").exists()
 
 
