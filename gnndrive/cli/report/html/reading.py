@@ -23,7 +23,7 @@ FILE_BYTES_MAX = 64_000_000  # an hour of intervals is under 1 MB
 NUMBER_MAX = 1e18  # no counter is larger, and sums of such numbers are finite
 SECTIONS = (
     "batches", "stages", "intervals", "plan", "miss_ratio", "strategies", "headroom", "choice",
-    "verdict",
+    "epochs", "verdict",
 )  # fmt: skip
 
 

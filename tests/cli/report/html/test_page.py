@@ -166,6 +166,16 @@ def test_no_text_of_a_run_becomes_markup(page_of, kind):
     assert "<script>alert(1)</script>" in Shown(content).text
 
 
+def test_a_run_that_only_evaluated_has_its_epochs(tmp_path):
+    """One that made up for an interrupted evaluation trained on no batch."""
+    run = {"gnndrive": "1", "kind": "train", "verdict": None, "epochs": [
+        {"epoch": 3, "loss": 0.5, "seconds": 1.0, "accuracy": {"val": 0.75}}
+    ]}  # fmt: skip
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(run))
+    assert "75.0" in Shown(page([path], [read_run(path)])).text
+
+
 # ---- files that are no runs, and values that are not what they have to be
 
 DEEP = b'{"gnndrive": "1", "plan": ' + b"[" * 100_000
