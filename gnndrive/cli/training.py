@@ -183,8 +183,6 @@ def train(
             finite, or a checkpoint cannot be read or written or is of another model.
     """
     settings = settings or TrainSettings()
-    if checkpoint is not None:
-        _check_target(Path(checkpoint))
     torch.manual_seed(settings.seed)
     where = torch.device("cpu") if device is None else device
     history = History(model_settings.build().to(where))
@@ -194,6 +192,8 @@ def train(
     )
     if resume is not None:
         _load(Path(resume), history, optimizer, model_settings, settings, where)
+    if checkpoint is not None:
+        _check_target(Path(checkpoint))
 
     def save() -> None:
         if checkpoint is not None:
@@ -383,8 +383,8 @@ def _check_target(path: Path) -> None:
     if other or not os.access(folder, os.W_OK | os.X_OK):
         why = "it is no plain file" if other else f"the folder {folder} is not writable"
         raise ConfigError(
-            f"the checkpoint {path} cannot be written, because {why}: give a file in a writable "
-            "folder"
+            f"the checkpoint {path} cannot be written, because {why}: give --checkpoint a file in "
+            "a writable folder"
         )
 
 
@@ -439,8 +439,9 @@ def _load(
     ]
     if differing:
         raise ConfigError(
-            f"{path} is a checkpoint of another model: {'; '.join(differing)}; "
-            "give the settings of that model, or train a new one"
+            f"{path} is a checkpoint of another model: {'; '.join(differing)}; a resumed training "
+            "may change all but --model, --hidden, the number of hops in --fanout, and the store's "
+            "columns of x and classes: give those of that model, or train a new one"
         )
     epochs = [
         EpochResult(

@@ -215,6 +215,8 @@ def test_a_resumed_run_equals_an_unbroken_one(gnndrive, planted, tmp_path, every
     words, file = ("train", planted, *WORDS, "--eval-every", every), tmp_path / "model.pt"
     whole = gnndrive(*words, "--epochs", "3").json
     gnndrive(*words, "--epochs", "2", "--checkpoint", file)
+    other = tmp_path / "other.pt"
+    shutil.copyfile(file, other)
     rest = gnndrive(*words, "--epochs", "3", "--resume", file).json
     results, resumed = (
         [(each["loss"], each["accuracy"]) for each in run["epochs"]] for run in (whole, rest)
@@ -223,10 +225,14 @@ def test_a_resumed_run_equals_an_unbroken_one(gnndrive, planted, tmp_path, every
     validated = {1: [1, 2, 3], 3: [3], 0: []}[every]
     assert [each["epoch"] for each in rest["epochs"] if "val" in each["accuracy"]] == validated
     assert [each["epoch"] for each in rest["epochs"] if "test" in each["accuracy"]] == [3]
-    other = gnndrive(*words, "--resume", file, "--hidden", "8", "--model", "gcn").refusal
-    assert "hidden is 16 there and 8 here" in other
-    assert "name is 'sage' there and 'gcn' here" in other
-    assert "give --epochs 3 or more" in gnndrive(*words, "--epochs", "2", "--resume", file).refusal
+    refused = gnndrive(*words, "--resume", file, "--hidden", "8", "--model", "gcn").refusal
+    assert "hidden is 16 there and 8 here" in refused
+    assert "name is 'sage' there and 'gcn' here" in refused
+    assert "may change all but --model, --hidden, the number of hops in --fanout" in refused
+    assert "give --epochs 4 or more" in gnndrive(*words, "--epochs", "2", "--resume", file).refusal
+    before = other.read_bytes()
+    gnndrive(*words, "--epochs", "3", "--resume", other, "--checkpoint", file)
+    assert other.read_bytes() == before
 
 
 def test_no_store_and_a_damaged_store(gnndrive, planted, tmp_path):

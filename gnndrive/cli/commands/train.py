@@ -87,7 +87,12 @@ def train_command(
     threads: Threads = None,
     trim: Annotated[bool, typer.Option(help="Skip rows that no later layer needs.")] = True,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write after each epoch.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue this checkpoint.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Continue this checkpoint; without --checkpoint it is replaced after each epoch."
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Timeline of training to write: NAME.json or NAME.json.gz.")
     ] = None,
@@ -139,8 +144,8 @@ def run_training(
     resume: Path | None = None,
 ) -> History:
     """Train on a store's splits, and print each epoch's result on the console; `batches` are closed
-    at the end."""
-    store = batches.store
+    at the end. Without `checkpoint` the one to resume is replaced after each epoch."""
+    store, checkpoint = batches.store, checkpoint or resume
     if "y" not in store.node_names or store.num_classes < 2:
         raise ConfigError(
             f"{store.path} has no classes to learn: import it with labels, or write your own "
