@@ -30,6 +30,7 @@ from gnndrive.cli.training import (
     evaluate,
     train,
 )
+from gnndrive.store.generate import planted_communities
 from tests.cli.conftest import NODES, QUICK, RANDOM, SMALL
 from tests.pipeline.traces import check_batches, read
 
@@ -299,6 +300,13 @@ def test_the_second_gpu_is_the_current_one_while_it_trains(gnndrive, planted, gp
     assert "--device-memory" in error
     said = gnndrive("train", planted, "--device", "cuda:2").refusal
     assert "there are 2 GPUs; use 'cuda:0' to 'cuda:1'" in said
+
+
+def test_a_store_without_a_val_split_is_not_validated(gnndrive, tmp_path):
+    planted_communities(tmp_path / "a.gnn", 200, 4, 2, degree=3, fractions={"train": 0.5})
+    words = ("train", tmp_path / "a.gnn", *WORDS)
+    assert "a.gnn has no split val: training is not validated" in gnndrive(*words).err
+    assert "no split val" not in gnndrive(*words, "--eval-every", "0").err
 
 
 def test_the_time_left_counts_evaluations_as_they_took_so_far(planted):

@@ -163,6 +163,8 @@ def run_training(
     where = batches.options.where()
     console = batches.console or Console(stderr=True)
     evaluated = settings.splits_after(settings.epochs)
+    if settings.eval_every and set(settings.evaluate) <= {TEST}:
+        say(console, f"{store.path} has no split val: training is not validated")
     inferred = _inferred(batches, evaluated, console)
     batches.check_drawn([split for split in evaluated if split not in inferred])
 
