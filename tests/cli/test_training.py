@@ -302,6 +302,19 @@ def test_the_second_gpu_is_the_current_one_while_it_trains(gnndrive, planted, gp
     assert "there are 2 GPUs; use 'cuda:0' to 'cuda:1'" in said
 
 
+def test_ctrl_c_before_an_epoch_has_ended(gnndrive, planted, tmp_path, monkeypatch):
+    def interrupted(*_, **given):
+        raise KeyboardInterrupt
+
+    file = tmp_path / "a.pt"
+    monkeypatch.setattr(train_command, "train", interrupted)
+    for option, kept in (("--checkpoint", "was not written"), ("--resume", "is as it was before")):
+        ended = gnndrive("train", planted, *WORDS, option, file)
+        assert (ended.code, f"{file} {kept}, because no epoch" in ended.err) == (130, True)
+        file.touch()
+    assert "no split val" not in ended.err
+
+
 def test_a_store_without_a_val_split_is_not_validated(gnndrive, tmp_path):
     planted_communities(tmp_path / "a.gnn", 200, 4, 2, degree=3, fractions={"train": 0.5})
     words = ("train", tmp_path / "a.gnn", *WORDS)

@@ -200,9 +200,12 @@ def run_training(
                 node_text=lambda node: _node_text(store, node),
             )
     except KeyboardInterrupt:
-        if checkpoint is not None and _inode(checkpoint) not in (None, before):
+        if checkpoint is not None and _inode(checkpoint) != before:
             say(console, f"{checkpoint} has the last whole epoch: the same command with --resume "
                 f"{shlex.quote(str(checkpoint))} goes on from there")  # fmt: skip
+        elif checkpoint is not None:
+            kept = "was not written" if before is None else "is as it was before"
+            say(console, f"{checkpoint} {kept}, because no epoch has ended")
         raise
 
 
