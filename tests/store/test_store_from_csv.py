@@ -104,6 +104,23 @@ def test_dialects(files, separator, header, end, quoted):
     assert pairs(files.load()) == EDGES
 
 
+@pytest.mark.parametrize("arrow", [True, False])
+def test_progress_of_a_packed_file_is_a_share_of_its_own_bytes(tmp_path, monkeypatch, arrow):
+    monkeypatch.setattr(text_module, "BLOCK_BYTES", 50_000)
+    if not arrow:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+    ids = np.random.default_rng(0).integers(0, 2**62, 40_000)
+    path, told = tmp_path / "ids.csv.gz", list[tuple[str, int, int]]()
+    path.write_bytes(gzip.compress("\n".join(map(str, ids)).encode(), 1))
+    rows = text_module.read_numbers(path, 1, progress=lambda *each: told.append(each))
+    assert np.array_equal(np.concatenate(list(rows))[:, 0], ids)
+    size = path.stat().st_size
+    done = [each for _, each, _ in told]
+    assert {total for _, _, total in told} == {done[-1]} == {size}
+    assert done == sorted(done)
+    assert 0.3 * size < done[len(done) // 2] < 0.8 * size
+
+
 def test_byte_order_mark_and_blocks(files, monkeypatch):
     monkeypatch.setattr(text_module, "BLOCK_BYTES", 7)
     files.put("edges.csv", b"\xef\xbb\xbf" + lines().encode() + b"\n\n# end")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import contextlib
 import csv
 import functools
 import gzip
@@ -41,7 +42,7 @@ MISSING = frozenset(("", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"))
 NUMBER = re.compile(r"[+\-.]?[0-9]")  # or looks like one
 
 PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_PYTHONS: dict[str, Any] = {"gzip": gzip.GzipFile, "bz2": bz2.BZ2File}
+_PYTHONS: dict[str, Any] = {"gzip": lambda file: gzip.GzipFile(fileobj=file), "bz2": bz2.BZ2File}
 _BLANK = b"#", b"\n\n", b"\n\r", b"\n "  # of which a block with blank lines holds one
 _SMALL_LINES = 10_000  # a file of names or counts with more lines is refused
 _SEPARATOR = re.compile(r"[ ]*[,;\t][ ]*|[ ]+")
@@ -155,23 +156,20 @@ def read_numbers(
         kind: their dtype: "int64", or "float64" with nan for an empty field.
         what: what each number is, for errors; "": a number of that kind.
         header: skip a first line in which no field is a number.
-        progress: called as progress(file name, bytes done, bytes in all).
+        progress: called as progress(file name, bytes read, bytes of the file).
         skip: number of lines before the rows.
         remedy: what else may be wrong than a line that holds no numbers, for errors.
     """
     if not columns:
         return
-    done, whole = 0, kind == "int64"
+    whole = kind == "int64"
     parse, what = _whole_numbers if whole else _real_numbers, what or "whole " * whole + "number"
-    for line, block in _blocks(path, skip):
+    for line, block in _blocks(path, skip, progress):
         content, header = _without_header(block, path, line) if header else (block, False)
         rows = parse(content, columns)
         if rows is None:
             rows = _parse_lines(content, columns, kind, what, path, line, remedy)
         yield rows
-        done += len(block)
-        if progress is not None:
-            progress(path.name, done, max(done, path.stat().st_size))
 
 
 def read_counted(
@@ -382,17 +380,19 @@ def _without_header(block: bytes, path: Path, first: int) -> tuple[bytes, bool]:
     return block, True
 
 
-def _blocks(path: Path, skip: int = 0) -> Iterator[tuple[int, bytes]]:
+def _blocks(
+    path: Path, skip: int = 0, progress: Progress | None = None
+) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of whole lines, each with the number of its first line; each line has its "\\n",
     the last one too, and the first `skip` ones are blank."""
-    for line, block in _whole_lines(path):
+    for line, block in _whole_lines(path, progress):
         count = min(skip + 1 - line, block.count(b"\n")) if line <= skip else 0
         yield line, b"\n" * count + block.split(b"\n", count)[-1] if count else block
 
 
-def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _whole_lines(path: Path, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
     line, rest = 1, b""
-    for block in _reads(path):
+    for block in _reads(path, progress):
         if line == 1 and not rest:
             block = block.removeprefix(codecs.BOM_UTF8)
         cut = block.rfind(b"\n") + 1
@@ -410,28 +410,42 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         yield line, rest + b"\n"
 
 
-def _reads(path: Path) -> Iterator[bytes]:
-    done = 0
-    for block in _unpacked(path):
-        if (size := path.stat().st_size) > BLOCK_BYTES:
-            report(path.name, done, max(size, done))
+def _reads(path: Path, progress: Progress | None) -> Iterator[bytes]:
+    """Yield a file's blocks, unpacked, and tell how much of the file was read: `progress`, or if
+    the file has more than a block those whom `report` tells."""
+    size, at = path.stat().st_size if path.exists() else 0, 0
+    if progress is None and size > BLOCK_BYTES:
+        progress = report
+    for block, at in _unpacked(path):
         yield block
-        done += len(block)
-    if done > BLOCK_BYTES:
-        report(path.name, done, done)
+        if progress is not None and at < size:
+            progress(path.name, at, size)
+    if progress is not None:
+        progress(path.name, max(size, at), max(size, at))
 
 
-def _unpacked(path: Path) -> Iterator[bytes]:
-    with _open(path) as file:
+def _unpacked(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield blocks, each with how many bytes of the file were read for it."""
+    file, raw = _open(path)
+    with raw, file:
         if path.suffix not in PACKED:
+            done = 0
             while block := _read(file, path):
-                yield block
+                done += len(block)
+                yield block, done
             return
+
+        def unpack() -> tuple[bytes, int]:
+            block = _read(file, path)
+            with contextlib.suppress(OSError):  # a pipe has no position
+                return block, raw.tell()
+            return block, 0
+
         with thread_pool(1, "gnndrive-unpack") as thread:  # unpacks the next block meanwhile
-            coming = submit(thread, _read, file, path)
-            while block := coming.result():
-                coming = submit(thread, _read, file, path)
-                yield block
+            coming = submit(thread, unpack)
+            while (found := coming.result())[0]:
+                coming = submit(thread, unpack)
+                yield found
 
 
 def _read(file: Any, path: Path) -> bytes:
@@ -444,29 +458,35 @@ def _read(file: Any, path: Path) -> bytes:
     return block
 
 
-def _open(path: Path) -> Any:
-    """Open a file for reading bytes; .gz, .bz2 and .zst are decompressed."""
+def _open(path: Path) -> tuple[Any, Any]:
+    """Open a file for reading bytes; .gz, .bz2 and .zst are decompressed. Returns what gives the
+    bytes, and the file itself."""
     packed = PACKED.get(path.suffix)
     try:
         if path.is_char_device():  # it may never end; a pipe is taken
             raise StoreError(f"{path} is a device: give a file")
-        return io.FileIO(path) if packed is None else _open_packed(path, packed)
+        if packed is not None:
+            return _open_packed(path, packed)
+        file = io.FileIO(path)
+        return file, file
     except OSError as error:
         raise StoreError(
             f"{path} cannot be opened ({error.strerror}): give a file that is there"
         ) from None
 
 
-def _open_packed(path: Path, packed: str) -> Any:
+def _open_packed(path: Path, packed: str) -> tuple[Any, Any]:
     try:
         import pyarrow  # faster than Python's own
     except ImportError:
         if packed in _PYTHONS:
-            return _PYTHONS[packed](path)
+            file = open(path, "rb")  # noqa: SIM115
+            return _PYTHONS[packed](file), file
         raise ConfigError(
             f"{path}: .zst needs pyarrow: pip install 'gnndrive[import]', or unpack the file"
         ) from None
-    return pyarrow.input_stream(os.fspath(path), compression=packed)
+    raw = pyarrow.OSFile(os.fspath(path))
+    return pyarrow.CompressedInputStream(raw, packed), raw
 
 
 def _decode(block: bytes, path: Path, line: int) -> str:
