@@ -33,7 +33,8 @@ import numpy.typing as npt
 import gnndrive
 from gnndrive.cli.report import Bars
 from gnndrive.common.memory import format_size
-from gnndrive.store.format import DATA_OFFSET, Progress, index_dtype
+from gnndrive.common.progress import Progress
+from gnndrive.store.format import DATA_OFFSET, index_dtype
 from gnndrive.store.writer import StoreWriter
 
 DEGREE, COLUMNS, CLASSES = 16, 128, 50

@@ -11,13 +11,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
-Told = Callable[[str, int, int], object]
+Progress = Callable[[str, int, int], object]
+"""Called as progress(what, done, total), in bytes or steps; total never changes for one `what`."""
 
-_told: ContextVar[Told] = ContextVar("told", default=lambda what, done, total: None)
+_told: ContextVar[Progress] = ContextVar("told", default=lambda what, done, total: None)
 
 
 @contextlib.contextmanager
-def reporting(told: Told) -> Iterator[None]:
+def reporting(told: Progress) -> Iterator[None]:
     """Within this context, this thread's loaders and imports call told(what, done, total)."""
     token = _told.set(told)
     try:

@@ -17,6 +17,7 @@ import torch
 from gnndrive.buffer.devices import choose as choose_device
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import given_size
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.outcome import Outcome
@@ -24,7 +25,7 @@ from gnndrive.inference.progress import run_key, sole_use
 from gnndrive.inference.run import Run, RunSettings
 from gnndrive.inference.targets import BATCH_ENTRIES, BATCH_TARGETS
 from gnndrive.loader.arguments import positive
-from gnndrive.store.format import AnyDType, Progress, dtype_name
+from gnndrive.store.format import AnyDType, dtype_name
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import return_free_memory
 from gnndrive.common.names import did_you_mean
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import NodeKey, TableFile, ends_of
 from gnndrive.common.threads import thread_pool
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, block_bytes
@@ -66,7 +67,7 @@ class Run:
         layers: Layers,
         settings: RunSettings,
         outcome: Outcome,
-        progress: Callable[[str, int, int], None] | None,
+        progress: Progress | None,
     ) -> None:
         self._store, self._layers, self._settings = store, layers, settings
         self._outcome, self._progress = outcome, progress

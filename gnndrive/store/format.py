@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -37,9 +37,6 @@ DATA_OFFSET = 4096
 STORE_JSON = "store.json"
 JSON_BYTES_MAX = 64 << 20
 CHUNK_BYTES = 64 << 20
-
-Progress = Callable[[str, int, int], None]
-"""Called as progress(what, done, total), in bytes; total never changes for one `what`."""
 
 AnyDType: TypeAlias = "torch.dtype | npt.DTypeLike"
 """A dtype of numpy or torch, or its name; "bfloat16" is allowed."""

@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int64Array
-from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.format import index_dtype
 from gnndrive.store.writer import StoreWriter
 
 Array = npt.NDArray[Any]

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import StoreError
 from gnndrive.common.memory import format_size
+from gnndrive.common.progress import Progress
 from gnndrive.store.checks import check_for, check_permutation, finite_rows_of
 from gnndrive.store.files import FileStatus, file_status, open_plain, read_at_most, read_plain
 from gnndrive.store.format import (
@@ -29,7 +30,6 @@ from gnndrive.store.format import (
     JSON_BYTES_MAX,
     STORE_JSON,
     ArrayInfo,
-    Progress,
     StoreInfo,
     npy_header,
 )

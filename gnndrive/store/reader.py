@@ -22,11 +22,12 @@ import torch
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import share_one_heap
 from gnndrive.common.names import did_you_mean
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import IndexPointers, Int64Array, NodeKey
 from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.data_view import Overlay
 from gnndrive.store.files import FileStatus
-from gnndrive.store.format import Progress, StoreInfo, dump
+from gnndrive.store.format import StoreInfo, dump
 from gnndrive.store.loading import check_values, info_status, open_checked, read_info, verify
 from gnndrive.store.store_view import StoreView
 from gnndrive.store.views import StoredEdges, StoredNodes

@@ -27,6 +27,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.small_files import fsync_folder, write_all, write_durable
 from gnndrive.common.io.write_errors import FULL, free_bytes
 from gnndrive.common.memory import format_size
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, EdgeType, NodeKey
 from gnndrive.store.checks import ClassCount, check_for, finite_rows_of
 from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, split_ids, to_storage
@@ -36,7 +37,6 @@ from gnndrive.store.format import (
     STORE_JSON,
     AnyDType,
     ArrayInfo,
-    Progress,
     StoreInfo,
     dtype_name,
     dump,

@@ -13,8 +13,9 @@ from gnndrive.cli.commands.options import IfExists, OwnMemory, Seed, StoreOrPack
 from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
+from gnndrive.common.progress import Progress
 from gnndrive.inference.outcome import remove_result
-from gnndrive.store.format import STORE_JSON, Progress
+from gnndrive.store.format import STORE_JSON
 from gnndrive.store.layout.kind import LayoutInfo, LayoutKind
 from gnndrive.store.layout.kinds import KINDS
 from gnndrive.store.link_split import LabelledEdges

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.memory import format_size, given_size
 from gnndrive.common.names import did_you_mean
+from gnndrive.common.progress import Progress
 from gnndrive.loader.arguments import TUNING, Tuning
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
@@ -211,7 +212,7 @@ def command_of(asked: Comparison, choice: Choice) -> str:
 
 def measure(
     asked: Comparison, lacking: Mapping[str, str],
-    limit: Cgroup | None, words: str, progress: Callable[[str, int, int], None],
+    limit: Cgroup | None, words: str, progress: Progress,
 ) -> Measured:  # fmt: skip
     """Run the strategies in turn; one that fails is left out of later rounds.
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import least_text
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
-from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
+from gnndrive.store.format import AnyDType, ArrayInfo, dtype_name
 from gnndrive.store.importers.ends import Ends
 from gnndrive.store.importers.features import Features
 from gnndrive.store.importers.link_task import LinkTask, write_task

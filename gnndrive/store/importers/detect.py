@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.store.format import AnyDType, Progress
+from gnndrive.common.progress import Progress
+from gnndrive.store.format import AnyDType
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.graphbolt import METADATA, PREPROCESSED, from_graphbolt
 from gnndrive.store.importers.ogb import from_ogb

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, Int64Array, ends_of
-from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.format import index_dtype
 from gnndrive.store.importers.database import Database
 from gnndrive.store.importers.table_files import INEXACT, NUMBERS, TYPES, WHOLE, TableFiles
 from gnndrive.store.importers.table_rows import NodeIds, check_ids

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, ends_of
-from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.format import index_dtype
 from gnndrive.store.importers.csc import EdgeEnds, write_csc
 from gnndrive.store.importers.edge_list import EdgeList, write_graph
 from gnndrive.store.importers.features import BAD_FILE, map_npy, read_header

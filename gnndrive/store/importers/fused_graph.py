@@ -20,9 +20,10 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, ends_of
 from gnndrive.store.checks import Pointers, check_permutation
-from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.format import index_dtype
 from gnndrive.store.importers.ends import CHUNK, Ends
 from gnndrive.store.importers.features import Features, TensorRows
 from gnndrive.store.importers.tensor_file import BadTensorFile, load

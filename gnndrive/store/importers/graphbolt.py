@@ -20,8 +20,9 @@ import numpy.typing as npt
 from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size, parse_size
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, EdgeType, Int64Array, NodeKey, ends_of
-from gnndrive.store.format import AnyDType, Progress
+from gnndrive.store.format import AnyDType
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.dataset import Dataset, checked_rows, write_dataset
 from gnndrive.store.importers.ends import CsvEnds, Ends, NpyEnds

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import StoreError
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int64Array
-from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.format import index_dtype
 from gnndrive.store.importers.text import (
     PACKED,
     is_whole,

@@ -22,8 +22,9 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, EdgeType, Int64Array, NodeKey
-from gnndrive.store.format import AnyDType, Progress
+from gnndrive.store.format import AnyDType
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.dataset import Dataset, checked_rows, require, write_dataset
 from gnndrive.store.importers.ends import BothWays, CsvEnds, Ends, NpzEnds

@@ -17,8 +17,9 @@ import numpy as np
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import available_memory, parse_size
+from gnndrive.common.progress import Progress
 from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, to_storage
-from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
+from gnndrive.store.format import AnyDType, ArrayInfo, dtype_name
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.csc import to_undirected, write_csc
 from gnndrive.store.importers.edge_list import EdgeList, write_columns, write_graph

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.adjacency import edge_index_of, with_edge_index
 from gnndrive.store.convert import (
@@ -26,7 +27,7 @@ from gnndrive.store.convert import (
     is_sparse,
     sparse_error,
 )
-from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
+from gnndrive.store.format import AnyDType, ArrayInfo, dtype_name
 from gnndrive.store.graph_values import encode
 from gnndrive.store.if_exists import Counts, IfExists, Kinds, settle, with_if_exists
 from gnndrive.store.importers.csc import write_csc

@@ -16,9 +16,10 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import least_text, parse_size
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey
 from gnndrive.store.adjacency import with_edge_index
-from gnndrive.store.format import AnyDType, Progress
+from gnndrive.store.format import AnyDType
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.ends import ArrayEnds
 from gnndrive.store.importers.pyg import num_nodes_of, write_data

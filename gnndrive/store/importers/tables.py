@@ -21,8 +21,9 @@ from typing import Any, TypeAlias
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.names import did_you_mean
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, EdgeType, Int64Array, ends_of
-from gnndrive.store.format import AnyDType, Progress
+from gnndrive.store.format import AnyDType
 from gnndrive.store.graph_values import encode
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.database import Database, identifier, quoted

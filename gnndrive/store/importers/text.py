@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.progress import report
+from gnndrive.common.progress import Progress, report
 from gnndrive.common.records import Int64Array
 from gnndrive.common.threads import submit, thread_pool
-from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.format import index_dtype
 
 BLOCK_BYTES = 1 << 19
 LINE_BYTES_MAX = 1 << 24

@@ -38,8 +38,9 @@ from gnndrive.common.io.direct_file import PAGE_BYTES, STRETCH_BYTES, DirectRead
 from gnndrive.common.io.small_files import fsync_folder, make_durable, replace_file, write_all
 from gnndrive.common.io.write_errors import FULL, disk_full, free_bytes, write_failure
 from gnndrive.common.memory import require_memory
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int64Array, TableFile
-from gnndrive.store.format import DATA_OFFSET, ArrayInfo, Progress, npy_header
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
 from gnndrive.store.layout.arrays import StoredIds
 from gnndrive.store.layout.row_writer import BUFFERS, RowWriter, buffer_bytes
 from gnndrive.store.layout.table_parts import (

@@ -10,8 +10,8 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text, parse_size
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, ends_of
-from gnndrive.store.format import Progress
 from gnndrive.store.if_exists import IfExists, settle
 from gnndrive.store.link_split.classes import CHUNK
 from gnndrive.store.link_split.opened import LinkSplit, open_links, read_settings

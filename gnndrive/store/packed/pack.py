@@ -24,8 +24,8 @@ from typing import Any
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.io.write_errors import free_bytes
 from gnndrive.common.memory import available_memory, format_size, least_text
+from gnndrive.common.progress import Progress
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import Progress
 from gnndrive.store.layout.arrays import LayoutArray, checksums
 from gnndrive.store.layout.folder import LayoutFolder
 from gnndrive.store.layout.rows import MEMORY_MIN, RowPacking, reserve

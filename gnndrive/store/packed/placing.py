@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import DATA_OFFSET, Progress, index_dtype
+from gnndrive.store.format import DATA_OFFSET, index_dtype
 from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, map_array, write_small
 from gnndrive.store.layout.rows import Output, PickedIds
 from gnndrive.store.packed.format import INDEX, bands_name, hot_name, rows_name, shared_name

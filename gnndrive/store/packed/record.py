@@ -19,9 +19,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import Progress
 from gnndrive.store.packed.encoding import RecordedBatch, rows_of
 from gnndrive.store.packed.samples import VOLUME_BYTES, SampleReader, SampleWriter
 from gnndrive.store.packed.sections import RECORD_ALIGN, Schema

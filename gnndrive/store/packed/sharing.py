@@ -48,9 +48,10 @@ from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.io.small_files import write_whole
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.format import index_dtype
 from gnndrive.store.layout.arrays import Ids, map_array, write_small
 from gnndrive.store.packed.format import TableUse, bands_name, hot_name, shared_name
 from gnndrive.store.packed.places import NodePlaces, TooManyShared

@@ -15,9 +15,9 @@ from typing import NoReturn, TypeGuard
 import numpy as np
 
 from gnndrive.common.errors import ReadError, StoreError
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
-from gnndrive.store.format import Progress
 from gnndrive.store.layout.arrays import Ids, checksums, map_array
 from gnndrive.store.layout.rows import verify_rows
 from gnndrive.store.packed.encoding import Sections, rows_of

@@ -20,8 +20,9 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.common.io.write_errors import write_failure
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.store.format import ArrayInfo, Progress, npy_header
+from gnndrive.store.format import ArrayInfo, npy_header
 from gnndrive.store.layout.arrays import Ids, map_array
 from gnndrive.store.reader import Store
 

@@ -24,8 +24,9 @@ import numpy.typing as npt
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.memory import require_memory
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.format import index_dtype
 from gnndrive.store.partitioned import ldg, metis, symmetric
 from gnndrive.store.partitioned.arrays import PART, map_part, remove, write_part, zeros
 from gnndrive.store.partitioned.format import PARTS_MAX, PartitionSettings

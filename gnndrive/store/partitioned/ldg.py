@@ -17,8 +17,8 @@ import numpy as np
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int32Array
-from gnndrive.store.format import Progress
 from gnndrive.store.partitioned.arrays import PART, last_pass, map_part, remove, write_part, zeros
 from gnndrive.store.partitioned.symmetric import SymmetricLists
 

@@ -19,8 +19,8 @@ import numpy as np
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.write_errors import write_failure
 from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int32Array
-from gnndrive.store.format import Progress
 from gnndrive.store.partitioned.arrays import remove
 from gnndrive.store.partitioned.symmetric import SymmetricLists
 

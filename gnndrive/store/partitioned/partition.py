@@ -28,7 +28,8 @@ from typing import Any
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.write_errors import disk_full, free_bytes
 from gnndrive.common.memory import available_memory, parse_size, require_memory
-from gnndrive.store.format import DATA_OFFSET, Progress
+from gnndrive.common.progress import Progress
+from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.layout.arrays import LayoutArray, Maps, StoredIds, checksums
 from gnndrive.store.layout.folder import LayoutFolder
 from gnndrive.store.layout.rows import MEMORY_MIN, Output, RowPacking, reserve

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.io.direct_file import PAGE_BYTES
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.store.format import Progress
 from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.arrays import Unfinished, numbers, zeros
 from gnndrive.store.reader import Store

@@ -31,8 +31,8 @@ from gnndrive.common.io.direct_file import PAGE_BYTES, whole_pages
 from gnndrive.common.io.direct_writer import WRITER_BYTES, DirectWriter
 from gnndrive.common.io.write_errors import disk_full, free_bytes
 from gnndrive.common.memory import require_memory
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import TableFile
-from gnndrive.store.format import Progress
 from gnndrive.store.layout.arrays import Ids
 from gnndrive.store.layout.table_parts import TableParts
 from gnndrive.store.partitioned.arrays import zeros

@@ -17,8 +17,9 @@ import numpy as np
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.io.direct_file import PAGE_BYTES, DirectReader, page_buffer
+from gnndrive.common.progress import Progress
 from gnndrive.common.records import Int64Array, TableFile
-from gnndrive.store.format import DATA_OFFSET, Progress, storage_dtype
+from gnndrive.store.format import DATA_OFFSET, storage_dtype
 from gnndrive.store.layout.arrays import Ids, Maps, StoredIds, checksums
 from gnndrive.store.layout.rows import Output, verify_rows
 from gnndrive.store.layout.table_parts import TableParts

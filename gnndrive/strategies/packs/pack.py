@@ -8,10 +8,10 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import given_size, return_free_memory, size_or_none
+from gnndrive.common.progress import Progress
 from gnndrive.loader.arguments import positive, whole
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
-from gnndrive.store.format import Progress
 from gnndrive.store.packed.format import PackInfo, pack_path
 from gnndrive.store.packed.pack import write_pack
 from gnndrive.store.reader import Store
