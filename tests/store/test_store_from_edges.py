@@ -3,6 +3,7 @@
 import csv
 import shutil
 import threading
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,55 @@ def test_features_in_a_table(tmp_path, named, suffix):
     assert store.num_nodes == 3
     with refused(tmp_path, r"name those of the features, x=\"f\*\".*by_id.*:id"):
         gnndrive.from_edges(file, tmp_path / "h", features=tmp_path / f"by_id{suffix}", **given)
+
+
+@pytest.mark.parametrize("named", [[0, 1, 2, 3], ["a", "b", "c", "d"], [11, 12, 13, 14]])
+def test_rows_of_features_with_ids_that_are_not_named(tmp_path, named):
+    """Rows in the nodes' order are taken; ids in another order are an error, whether their column
+    would be left out or be a feature."""
+    file, at = tmp_path / "e.csv", tmp_path / "x.parquet"
+    pacsv.write_csv(pa.table({"s": named, "t": named[1:] + named[:1]}), file)
+    given = {"map_ids": named[0] != 0, "header": True, "features": at}
+    rows = [[0.0], [1.0], [2.0], [3.0]]
+    for columns in ({"city": list("uuvw"), "emb": rows}, {"f": [0.5, 1.5, 2.5, 3.5]}):
+        pq.write_table(pa.table({"user": named[::-1], **columns}), at)
+        match = "'user' has ids of nodes, but not in.*features=.*quet:user"
+        with refused(tmp_path, match if "city" in columns or named[0] != "a" else "name those of"):
+            gnndrive.from_edges(file, tmp_path / "g.gnn", **given)
+    some = [*named[:0:-1], named[1]]  # those of 3 of 4 nodes
+    for key, warns in ((named, False), (some, given["map_ids"])):
+        pq.write_table(pa.table({"user": key, "city": ["u", "u", "v", None], "emb": rows}), at)
+        with pytest.warns(UserWarning, match="ids.*'city':") if warns else nullcontext():
+            store = gnndrive.from_edges(file, tmp_path / "g.gnn", if_exists="replace", **given)
+        assert store.x.tolist() == rows
+
+
+def test_ids_of_features_and_of_edges_that_differ(tmp_path):
+    file, at = tmp_path / "e.csv", tmp_path / "x.csv"
+    file.write_text("s,t\na,b\nb,c\n")
+    given: dict[str, Any] = {"map_ids": True, "header": True, "features": f"{at}:user"}
+    for users, match in (
+        ("abcd", "row 4 has the id 'd' in column 'user': no edge has it; correct it, or .*--nodes"),
+        ("xabycz", "row 1 has the id 'x' .* has it, nor those of 2 more: 'y', 'z'; correct it"),
+        ("uvwxyz", "row 1 has the id 'u' .* nor those of 5 more, such as 'v', 'w', 'x'; correct"),
+        (
+            "b",
+            "no row with the id 'a' in column 'user', which edges have, nor .* 1 more: 'c': give",
+        ),
+        ("cb", "x.csv has no row with the id 'a' in column 'user', which edges have: give each"),
+    ):
+        at.write_text("user,f\n" + "".join(f"{user},{n}\n" for n, user in enumerate(users)))
+        with refused(tmp_path, match, StoreError):
+            gnndrive.from_edges(file, tmp_path / "g.gnn", **given)
+    np.save(tmp_path / "x.npy", np.ones((4, 1)))
+    with refused(tmp_path, "ids say 3: give the same number, or features in a table by the ids"):
+        gnndrive.from_edges(file, tmp_path / "g", **{**given, "features": tmp_path / "x.npy"})
+    at.write_text("user,f\nd,4\nb,2\nc,3\na,1\n")
+    store = gnndrive.from_tables(
+        tmp_path / "g.gnn", nodes=f"{at}:user", edges=f"{file}:s,t", x="f", header=True
+    )
+    assert store.x.tolist() == [[4], [2], [3], [1]]
+    assert edges(store) == [(3, 1), (1, 2)]
 
 
 def test_a_header_above_classes_of_nodes_with_names(tmp_path):

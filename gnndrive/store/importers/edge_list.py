@@ -19,12 +19,14 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.progress import Progress
 from gnndrive.common.records import EdgeKey, Int64Array, ends_of
 from gnndrive.store.format import index_dtype
-from gnndrive.store.importers.database import Database
+from gnndrive.store.importers.database import Database, identifier
 from gnndrive.store.importers.table_files import INEXACT, NUMBERS, TYPES, WHOLE, TableFiles
 from gnndrive.store.importers.table_rows import NodeIds, check_ids
 from gnndrive.store.types import GRAPH, array_name
 from gnndrive.store.writer import StoreWriter
 
+_SAMPLE = 1000  # rows that show whether a column may have ids
+_SHOWN = 4  # ids in an error
 _FROM_1 = "if ids count from 1, give first_id=1; or "
 
 
@@ -132,30 +134,33 @@ class EdgeList:
             )
 
     def places_of(self, table: TableFiles, key: str, count: int) -> str | None:
-        """Find the nodes that the `count` rows of a table belong to, one row for each node; `key`
-        is the column of their ids. Returns a table (row, node), or None if the rows are in the
-        nodes' order."""
+        """Find the nodes that the rows of a table belong to, one row for each of `count` nodes;
+        `key` is the column of their ids. Returns a table (row, node), or None if the rows are in
+        the nodes' order."""
         database, first = self.database, self._first
-        ids = (
-            f"SELECT row_number() OVER () - 1 AS row, {table.column(key, table.id_type(key))} AS id"
-        )
-        rows = f"{ids} FROM {table.sql}"
-        node = f"SELECT row, TRY_CAST(id AS BIGINT) - {first} AS node FROM ({rows})"
-        if self._mapped:
-            node = (
-                f"SELECT row, node FROM ({rows}) r LEFT JOIN ids ON ids.id::VARCHAR = r.id::VARCHAR"
-            )
-        database.run(f"CREATE TABLE places AS {node}")
+        ids, places = self._places(table.sql, table.column(key, table.id_type(key)))
+        database.run(f"CREATE TABLE places AS {places}")
         outside = f"node IS NULL OR node < 0 OR node >= {count}"
         if bad := database.row(f"SELECT row FROM places WHERE {outside} ORDER BY row LIMIT 1"):
-            (id,) = database.row(f"SELECT id::VARCHAR FROM ({rows}) WHERE row = {bad[0]}")
-            why = f"there are {count} nodes, {first} to {first + count - 1}; correct it"
+            id, others = self._named(
+                f"FROM ({ids}) JOIN places USING (row) WHERE {outside}", "ORDER BY row"
+            )
+            why = (
+                f"there are {count} nodes, {first} to {first + count - 1}, as many as rows; "
+                "correct it, or give each node a row"
+            )
             if self._mapped:
                 why = (
+<<<<<<< HEAD
                     "no edge has it; correct it, or give the table as nodes= of "
                     "gnndrive.from_tables, where each of its rows is a node"
+=======
+                    f"no edge has it{others and f', nor those of {others}'}; correct it, or give "
+                    "the table as nodes= (--nodes) of gnndrive.from_tables, where each of its rows "
+                    "is a node"
+>>>>>>> cd4735d0 (Refuse features whose ids do not fit the nodes)
                 )
-            raise StoreError(f"{table.place(bad[0])} has the id {id!r} in column {key!r}: {why}")
+            raise StoreError(f"{table.place(bad[0])} has the id {id} in column {key!r}: {why}")
         if bad := database.row(
             "SELECT max(row) FROM places GROUP BY node HAVING count(*) > 1 ORDER BY 1 LIMIT 1"
         ):
@@ -163,8 +168,51 @@ class EdgeList:
                 f"{table.place(bad[0])} has an id in column {key!r} that an earlier row has: leave "
                 "one of them out"
             )
+        rows = "FROM ids ANTI JOIN places USING (node)"
+        id, others = self._named(rows, "ORDER BY node") if self._mapped else ("", "")
+        if id:
+            raise StoreError(
+                f"{table.name} has no row with the id {id} in column {key!r}, which edges have"
+                f"{others and f', nor with those of {others}'}: give each node a row, or leave "
+                "those edges out"
+            )
         (ordered,) = database.row("SELECT bool_and(node = row) FROM places")
         return "places" if ordered is False else None
+
+    def order_of(self, table: TableFiles, name: str, count: int) -> bool | None:
+        """Whether the ids in a column of a table with `count` rows are in the nodes' order; None:
+        it has no ids, because not more than 3 of 4 rows have those of different nodes."""
+        inside = f"node >= 0 AND node < {max(count, self.last + 1)}"
+        for limit in (f" LIMIT {_SAMPLE}", ""):  # most columns need no look at all rows
+            rows = f"(SELECT {identifier(name)} FROM {table.sql}{limit})"
+            _, places = self._places(rows, table.column(name, table.columns[name]))
+            rows_read, nodes, ordered = self.database.row(
+                f"SELECT count(*), count(DISTINCT node) FILTER ({inside}), "
+                f"coalesce(bool_and(node IS NOT DISTINCT FROM row), true) FROM ({places})"
+            )
+            if 4 * nodes <= 3 * rows_read:
+                return None
+        return bool(ordered)
+
+    def _places(self, rows: str, column: str) -> tuple[str, str]:
+        """SQL for the ids (row, id) in a column of a table in SQL, and for their nodes (row, node),
+        NULL if no edge has a mapped id."""
+        ids = f"SELECT row_number() OVER () - 1 AS row, {column} AS id FROM {rows}"
+        if self._mapped:
+            return ids, (
+                f"SELECT row, node FROM ({ids}) r LEFT JOIN ids ON ids.id::VARCHAR = r.id::VARCHAR"
+            )
+        return ids, f"SELECT row, TRY_CAST(id AS BIGINT) - {self._first} AS node FROM ({ids})"
+
+    def _named(self, rows: str, order: str) -> tuple[str, str]:
+        """The first id of rows in SQL, and what to say of the others: "" if there are none."""
+        (count,) = self.database.row(f"SELECT count(*) {rows}")
+        sql = f"SELECT id::VARCHAR {rows} {order} LIMIT {_SHOWN}"
+        id, *more = [repr(each) for (each,) in self.database.run(sql).fetchall()] or [""]
+        if not more:
+            return id, ""
+        such_as = ", such as" if count > 1 + len(more) else ":"
+        return id, f"{count - 1} more{such_as} {', '.join(more)}"
 
     def close(self) -> None:
         """Close DuckDB and remove the spilled edges. Idempotent."""

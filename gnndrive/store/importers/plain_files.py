@@ -33,8 +33,8 @@ from gnndrive.store.importers.features import (
 from gnndrive.store.importers.label_file import Labels, read_labels
 from gnndrive.store.importers.matrix_market import MatrixMarket, is_matrix, open_matrix
 from gnndrive.store.importers.splits import RandomSplit, SplitSpec, resolve
-from gnndrive.store.importers.table_files import TableFiles, files_in, is_table, table_of
-from gnndrive.store.importers.table_rows import FEATURES, TableRows, feature_columns
+from gnndrive.store.importers.table_files import WHOLE, TableFiles, files_in, is_table, table_of
+from gnndrive.store.importers.table_rows import FEATURES, TableRows, feature_columns, kind_of
 from gnndrive.store.importers.text import read_edges
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
@@ -217,7 +217,9 @@ def from_edges(
                 )
             )
         )
-        table, place_rows = _open_features(found, features, x)
+        table, place_rows = _open_features(found, features, x, map_ids)
+        if map_ids:
+            place_rows(found.last + 1)
         given = _count_nodes(num_nodes, table, matrix, found.last + 1 if map_ids else None)
         numbers = found.numbers if map_ids else None
         y = None if labels is None else read_labels(Path(labels), given, numbers, first_id, header)
@@ -230,7 +232,8 @@ def from_edges(
         if given is None and not first_id:
             _warn_of_ids_from_1(found.least, y)
         found.refuse_above(nodes)
-        place_rows(nodes)
+        if not map_ids:
+            place_rows(nodes)
         chosen = resolve(splits, y, nodes, numbers, first_id)
         if matrix is not None and not first_id:
             _warn_of_matrix_from_1(y, chosen if isinstance(splits, Mapping) else {})
@@ -254,7 +257,7 @@ def from_edges(
 
 
 def _open_features(
-    edges: EdgeList, features: File | None, x: str | Sequence[str]
+    edges: EdgeList, features: File | None, x: str | Sequence[str], map_ids: bool
 ) -> tuple[Features | None, Callable[[int], None]]:
     """Open the features of `from_edges`; the function returned, called with the number of nodes,
     finds the nodes of the rows of a table with ids."""
@@ -271,6 +274,8 @@ def _open_features(
     table.load(keys)
     (count,) = edges.database.row(f"SELECT count(*) FROM {table.sql}")
     chosen = feature_columns(table, key, names)
+    if key is None:
+        _check_order(edges, table, path, chosen if names else (), count, map_ids)
     rows = TableRows(edges.database, table, chosen, count=count, kinds=FEATURES)
 
     def place_rows(nodes: int) -> None:
@@ -278,6 +283,35 @@ def _open_features(
             rows.order = edges.places_of(table, key, nodes)
 
     return two_dimensional(rows), place_rows
+
+
+def _check_order(
+    edges: EdgeList, table: TableFiles, file: Path, named: Sequence[str], count: int, map_ids: bool
+) -> None:
+    """Check that the rows of a table of features may be in the nodes' order: no column that is not
+    one of `named` has the nodes' ids in another order."""
+    texts = []
+    for name, type in table.columns.items():
+        is_text = kind_of(type) == "category"
+        if name in named or not (is_text or type in WHOLE):
+            continue
+        in_order = edges.order_of(table, name, count)
+        if in_order:
+            return
+        if in_order is False:
+            raise ConfigError(
+                f"{file}: the column {name!r} has ids of nodes, but not in the nodes' order: give "
+                f"features={file}:{name} (--features) to find rows by them, or leave the column "
+                "out of the file if the rows are in the nodes' order"
+            )
+        texts += [name] * is_text
+    if map_ids and texts:
+        warnings.warn(
+            f"{file}: the rows are taken in the order of the sorted ids, because few of them are "
+            f"in {', '.join(map(repr, texts))}: if a column has them, write them as in the edges, "
+            f"and give features={file}:COLUMN (--features)",
+            stacklevel=4,
+        )
 
 
 def _files(edges: File | Sequence[File]) -> list[Path]:
@@ -339,7 +373,11 @@ def _count_nodes(
     given = {name: count for name, count in counts.items() if count is not None}
     if len(set(given.values())) > 1:
         words = ", ".join(f"{name} say {count}" for name, count in given.items())
-        raise ConfigError(f"the numbers of nodes differ: {words}: give the same number")
+        by_id = ", or features in a table by the ids, FILE:COLUMN"
+        raise ConfigError(
+            f"the numbers of nodes differ: {words}: give the same number"
+            f"{by_id * (mapped is not None and table is not None)}"
+        )
     return next(iter(given.values()), None)
 
 
