@@ -138,6 +138,15 @@ def test_reverse_edges_and_a_table_of_nodes_and_edges(tmp_path):
     assert (store["places"].names, store["order"].names) == ((), ("id", "w", "v"))
 
 
+def test_a_type_with_a_name_like_that_of_a_table(tmp_path):
+    at = put(tmp_path, n={"k": [1, 2]}, e={"s": [1], "t": [2]})
+    given: dict[str, Any] = {"nodes": {"user": f"{at['n']}:k"}, "if_exists": "replace"}
+    match = r"'usr', which has no table \(did you mean user\?\)"
+    with pytest.warns(UserWarning, match=match):
+        gnndrive.from_tables(tmp_path / "g.gnn", edges={"usr,likes,user": at["e"]}, **given)
+    gnndrive.from_tables(tmp_path / "g.gnn", edges={"user,rates,movie": at["e"]}, **given)
+
+
 def test_several_files_and_folders(tmp_path):
     for name, part in (("a", slice(0, 2)), ("b", slice(2, 4))):
         (tmp_path / "users").mkdir(exist_ok=True)

@@ -151,14 +151,8 @@ class EdgeList:
             )
             if self._mapped:
                 why = (
-<<<<<<< HEAD
-                    "no edge has it; correct it, or give the table as nodes= of "
-                    "gnndrive.from_tables, where each of its rows is a node"
-=======
                     f"no edge has it{others and f', nor those of {others}'}; correct it, or give "
-                    "the table as nodes= (--nodes) of gnndrive.from_tables, where each of its rows "
-                    "is a node"
->>>>>>> cd4735d0 (Refuse features whose ids do not fit the nodes)
+                    "the table as nodes= of gnndrive.from_tables, where each of its rows is a node"
                 )
             raise StoreError(f"{table.place(bad[0])} has the id {id} in column {key!r}: {why}")
         if bad := database.row(

@@ -147,7 +147,8 @@ def from_tables(
             behind.
 
     Warns:
-        UserWarning: columns are left out, because an array cannot have them.
+        UserWarning: columns are left out, because an array cannot have them; or a type of the edges
+            has no table, and one with a table has a similar name.
     """
     budget, target = parse_size(memory, "memory"), Path(os.path.realpath(path))
     splits = as_random(splits)
@@ -236,6 +237,14 @@ class _Graph:
         types = dict.fromkeys([*of_nodes, *(end for pair in ends.values() for end in pair)])
         if None not in types:
             Types.of(dict.fromkeys(map(str, types), 0), dict.fromkeys(self.edges, 0))
+        for type in types:
+            meant = "" if type in of_nodes else did_you_mean(type, of_nodes)
+            if meant:
+                warnings.warn(
+                    f"edges name the type {type!r}, which has no table{meant}, so that its nodes "
+                    "are those of the edges: correct the name, or give a table, nodes= (--nodes)",
+                    stacklevel=4,
+                )
         self._expressions: dict[tuple[Any, int], str] = {}
         for place, type in enumerate(types):
             files, keys = of_nodes.get(type, ((), ()))
