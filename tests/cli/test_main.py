@@ -17,6 +17,7 @@ import pyarrow.feather as feather
 import pytest
 import torch
 from rich.console import Console
+from torch_geometric.data import Data
 
 import gnndrive as gd
 from gnndrive.cli import main as main_module
@@ -109,7 +110,13 @@ def test_splits_are_given_or_left_out(gnndrive, sources, tmp_path):
         refused = gnndrive("import", tmp_path / "e.gnn", *words, "--seed", "1").refusal
         assert "--seed is for splits that are drawn" in refused
     refused = gnndrive("import", tmp_path, tmp_path / "e.gnn", "--seed", "0").refusal
-    assert "--seed: the files of the dataset" in refused
+    assert "--seed is for splits that are drawn" in refused
+    data = Data(num_nodes=9, edge_index=torch.zeros(2, 1).long(), train_mask=torch.arange(9) < 3)
+    torch.save(data, tmp_path / "d.pt")
+    words = ("import", tmp_path / "d.pt", tmp_path / "e.gnn", "--split", "0,0.5,0.5", "--seed", "1")
+    assert gnndrive(*words).code == 0
+    sizes = {name: len(gd.open(words[2]).split(name)) for name in ("train", "val", "test")}
+    assert sizes == {"train": 3, "val": 3, "test": 3}
 
 
 def test_tables_with_keys(gnndrive, tmp_path):

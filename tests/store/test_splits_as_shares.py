@@ -7,6 +7,7 @@ from torch_geometric.data import Data, HeteroData
 
 import gnndrive
 from gnndrive import ConfigError
+from gnndrive.store.importers import from_dataset
 from gnndrive.store.importers.splits import RandomSplit, as_random, random_split
 
 NODES = 10
@@ -60,6 +61,33 @@ def test_without_labels_all_nodes_are_drawn_from(data, tmp_path):
     assert sorted([*store.split("train").tolist(), *store.split("val").tolist()]) == [*range(NODES)]
 
 
+def test_masks_stay_and_the_rest_is_divided(data, tmp_path):
+    data.train_mask = torch.arange(NODES) < 4
+    file, ids = tmp_path / "data.pt", tmp_path / "val.txt"
+    torch.save(data, file)
+    hetero = HeteroData()
+    hetero["a"].num_nodes = hetero["b"].num_nodes = NODES
+    hetero["a"].y, hetero["a"].train_mask = data.y, data.train_mask
+    hetero["a", "to", "b"].edge_index = data.edge_index
+    for number, (graph, type) in enumerate(((data, None), (hetero, "a"))):
+        torch.save(graph, file)
+        store = from_dataset(file, tmp_path / f"{number}.gnn", splits=(0, 0.5, 0.5))
+        nodes = store if type is None else store[type]
+        assert nodes.split("train").tolist() == [0, 1, 2, 3]
+        val, test = (nodes.split(name).tolist() for name in ("val", "test"))
+        assert (sorted(val + test), len(val)) == ([4, 5, 6, 8, 9], 2)
+    torch.save(data, file)
+    ids.write_text("5\n7\n")
+    store = from_dataset(file, tmp_path / "ids.gnn", splits={"val": ids})
+    assert (store.split_names, store.split("val").tolist()) == (("val",), [5, 7])
+    refusal = r"has train_mask, .* share 0, as splits=\(0, 0.5, 0.5\) \(--split 0,0.5,0.5\)"
+    with pytest.raises(ConfigError, match=refusal):
+        from_dataset(file, tmp_path / "a.gnn", splits=(0.6, 0.2, 0.2))
+    data.val_mask, data.test_mask = ~data.train_mask, ~data.train_mask
+    with pytest.raises(ConfigError, match=r"leave out splits= \(--split\), because it has all; or"):
+        gnndrive.from_data(data, tmp_path / "a.gnn", splits=(0.6, 0.2, 0.2))
+
+
 def test_what_is_no_split_is_refused(data, tmp_path):
     with pytest.raises(ConfigError, match="for numbers of nodes"):
         gnndrive.from_data(data, tmp_path / "a.gnn", splits=(6, 2, 2))
@@ -68,6 +96,8 @@ def test_what_is_no_split_is_refused(data, tmp_path):
     hetero = HeteroData()
     hetero["a"].x = torch.zeros(NODES, 1)
     hetero["a", "to", "a"].edge_index = data.edge_index
-    with pytest.raises(ConfigError, match="splits of a HeteroData: give"):
+    with pytest.raises(
+        ConfigError, match="no type of nodes has labels y to draw from; splits of a"
+    ):
         gnndrive.from_data(hetero, tmp_path / "a.gnn", splits=(0.6, 0.2, 0.2))
     assert not [*tmp_path.iterdir()]

@@ -23,7 +23,7 @@ _OPTIONS_OF_TABLES = {
     "nodes", "x", "labels", "time", "edge_column", "undirected", "header", "memory", "dtype",
     "if_exists",
 }  # fmt: skip
-_OPTIONS_OF_DATASETS = {"memory", "undirected", "dtype", "if_exists"}
+_OPTIONS_OF_DATASETS = {"memory", "undirected", "dtype", "if_exists"}  # and --split
 
 
 def import_(
@@ -75,8 +75,9 @@ def import_(
         list[str] | None,
         typer.Option(
             help="Shares of train,val,test, drawn at random (default: 0.6,0.2,0.2); or "
-            "NAME=FILE of node ids, once for each split; or none. Beside --nodes: a column of "
-            "names of splits, or COLUMN:TIME,TIME, when val and test begin."
+            "NAME=FILE of node ids, once for each split; or none. Of a .pt file, masks are kept, "
+            "and 0,0.5,0.5 divides the rest. Beside --nodes: a column of names of splits, or "
+            "COLUMN:TIME,TIME, when val and test begin."
         ),
     ] = None,
     seed: Annotated[
@@ -123,14 +124,16 @@ def import_(
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if len(paths) == 2:
-        named = {*given, *(["edges"] if edges else []), *(["split"] if split else [])}
-        named |= set() if seed is None else {"seed"}
+        named = {*given, *(["edges"] if edges else [])}
         if refused := sorted(named - _OPTIONS_OF_DATASETS):
             options = ", ".join(f"--{name.replace('_', '-')}" for name in refused)
             raise ConfigError(
                 f"{options}: the files of the dataset {paths[0]} define that: leave it out, or "
                 "give --edges and no dataset"
             )
+        if split:
+            given["splits"] = _parse_splits(split, seed or 0) or {}
+        _check_seed(seed, given.get("splits"))
         _make(from_dataset, source=paths[0], path=paths[1], **given)
         return
     if len(paths) != 1 or not edges:

@@ -12,6 +12,7 @@ from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.graphbolt import METADATA, PREPROCESSED, from_graphbolt
 from gnndrive.store.importers.ogb import from_ogb
 from gnndrive.store.importers.pyg_file import SUFFIXES, from_pt
+from gnndrive.store.importers.splits import SplitSpec
 from gnndrive.store.reader import Store
 
 
@@ -20,6 +21,7 @@ def from_dataset(
     source: str | os.PathLike[str],
     path: str | os.PathLike[str],
     *,
+    splits: SplitSpec = None,
     memory: str | int = "4GB",
     undirected: bool = False,
     dtype: AnyDType | None = None,
@@ -31,6 +33,7 @@ def from_dataset(
 
     Args:
         source: a folder with raw/ in it; what `from_graphbolt` takes; or a .pt file.
+        splits: for a .pt file, as for `from_pt`.
         path, memory, undirected, if_exists, progress: as for these functions.
         dtype: dtype of x in the store; None: float32 for OGB, the dtype in the file otherwise.
 
@@ -42,8 +45,20 @@ def from_dataset(
         StoreError: as for these functions.
     """
     folder = Path(source)
+    if folder.suffix in SUFFIXES:
+        return from_pt(
+            folder, path, splits=splits, memory=memory, undirected=undirected, dtype=dtype,
+            if_exists=if_exists, progress=progress,
+        )  # fmt: skip
     places = folder / METADATA, folder / PREPROCESSED / METADATA
-    if folder.suffix in (".yaml", ".yml") or any(place.is_file() for place in places):
+    of_graphbolt = folder.suffix in (".yaml", ".yml") or any(map(Path.is_file, places))
+    of_ogb = (folder / "raw").is_dir()
+    if splits is not None and (of_graphbolt or of_ogb):
+        raise ConfigError(
+            "splits= (--split) is for a .pt file, and the files of the dataset "
+            f"{folder} define its splits: leave it out"
+        )
+    if of_graphbolt:
         if undirected:
             raise ConfigError(
                 "undirected= is for an OGB folder: add the reverse edges to what "
@@ -53,12 +68,7 @@ def from_dataset(
             folder, path, memory=memory, dtype=dtype, if_exists=if_exists,
             progress=progress,
         )  # fmt: skip
-    if folder.suffix in SUFFIXES:
-        return from_pt(
-            folder, path, memory=memory, undirected=undirected, dtype=dtype, if_exists=if_exists,
-            progress=progress,
-        )  # fmt: skip
-    if (folder / "raw").is_dir():
+    if of_ogb:
         return from_ogb(
             folder, path, memory=memory, undirected=undirected,
             dtype="float32" if dtype is None else dtype, if_exists=if_exists,

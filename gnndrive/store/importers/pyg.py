@@ -17,7 +17,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.progress import Progress
-from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
+from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.adjacency import edge_index_of, with_edge_index
 from gnndrive.store.convert import (
     ArrayLike,
@@ -31,7 +31,14 @@ from gnndrive.store.format import AnyDType, ArrayInfo, dtype_name
 from gnndrive.store.graph_values import encode
 from gnndrive.store.if_exists import Counts, IfExists, Kinds, settle, with_if_exists
 from gnndrive.store.importers.csc import write_csc
-from gnndrive.store.importers.splits import RandomSplit, as_random, labelled, random_split
+from gnndrive.store.importers.splits import (
+    RandomSplit,
+    SplitSpec,
+    as_random,
+    labelled,
+    random_split,
+    resolve,
+)
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.types import Types, array_name, is_value_name
@@ -42,6 +49,8 @@ if TYPE_CHECKING:
 
 Splits = Mapping[str, ArrayLike]
 Key: TypeAlias = "NodeKey | EdgeKey"
+_PARTS = "train", "val", "test"  # of a RandomSplit
+_BY_TYPE = "splits of a HeteroData: give {node type: {name: ids or mask}}"
 
 
 def _counts(given: Mapping[str, Any]) -> Counts:
@@ -69,7 +78,7 @@ def from_data(
     data: Data | HeteroData,
     path: str | os.PathLike[str],
     *,
-    splits: Splits | Mapping[str, Splits] | RandomSplit | tuple[float, ...] | None = None,
+    splits: SplitSpec | Mapping[str, Splits] = None,
     undirected: bool = False,
     made_by: str = "gnndrive.from_data",
     if_exists: IfExists = "error",
@@ -94,9 +103,10 @@ def from_data(
     Args:
         data: a graph with `edge_index` or `adj_t`; a HeteroData has one for each edge type.
         path: the folder to make.
-        splits: node ids or bool masks by name; for a HeteroData, by node type and name. Or, for a
-            Data, the shares of train, val and test of the labelled nodes, (0.6, 0.2, 0.2), or a
-            RandomSplit. None: the masks of `data`.
+        splits: node ids, bool masks or, for a Data, files of these by name; for a HeteroData, by
+            node type and name. Or the shares of train, val and test of the labelled nodes, (0.6,
+            0.2, 0.2), or a RandomSplit; masks of `data` stay, and with a train_mask (0, 0.5, 0.5)
+            divides the labelled nodes that are not in it. None: the masks of `data`.
         undirected: apply PyG's `ToUndirected` to a copy of `data` first: every edge gets its
             reverse, in an edge type of its own if it joins two node types. Edge ids are positions
             in its `edge_index`.
@@ -132,7 +142,7 @@ def write_data(
     data: Data | HeteroData,
     path: str | os.PathLike[str],
     *,
-    splits: Splits | Mapping[str, Splits] | RandomSplit | tuple[float, ...] | None = None,
+    splits: SplitSpec | Mapping[str, Splits] = None,
     undirected: bool,
     dtype: AnyDType | None = None,
     sort: Callable[[StoreWriter, EdgeKey, Any], None] = _sort_in_memory,
@@ -167,9 +177,12 @@ def write_data(
     arrays, others = _arrays(nodes, edges, of_edges)
     values = _values(data, nodes, edges, others, Types.of(num_nodes, num_edges))
     splits = as_random(splits)
-    if isinstance(splits, RandomSplit) and not hetero:
-        splits = random_split(_labelled(num_nodes, arrays), splits)
-    found = _mask_splits(nodes, arrays) if splits is None else _by_type(splits, hetero)
+    if splits is None:
+        found = _mask_splits(nodes, arrays)
+    elif isinstance(splits, RandomSplit):
+        found = _drawn(splits, nodes, arrays)
+    else:
+        found = _by_type(splits, hetero, num_nodes)
     with StoreWriter(
         path,
         num_nodes,
@@ -199,7 +212,7 @@ def open_or_make(
     path: str | os.PathLike[str],
     make: Data | HeteroData | Callable[[], Data | HeteroData | Store],
     *,
-    splits: Splits | Mapping[str, Splits] | RandomSplit | tuple[float, ...] | None = None,
+    splits: SplitSpec | Mapping[str, Splits] = None,
     undirected: bool = False,
     made_by: str = "gnndrive.open_or_make",
     progress: Progress | None = None,
@@ -364,22 +377,50 @@ def num_nodes_of(store: Any) -> int:
     return int(found)
 
 
-def _by_type(splits: Any, hetero: bool) -> dict[tuple[NodeKey, str], ArrayLike]:
+def _by_type(splits: Any, hetero: bool, num_nodes: int) -> dict[tuple[NodeKey, str], ArrayLike]:
     by_name = isinstance(splits, Mapping)
     if not hetero and by_name:
-        return {(None, name): ids for name, ids in splits.items()}
+        return {(None, name): ids for name, ids in resolve(splits, None, num_nodes).items()}
     if not hetero:
         raise ConfigError(f"splits={splits!r}: give shares, as (0.6, 0.2, 0.2), or ids by name")
     if not by_name or not all(isinstance(each, Mapping) for each in splits.values()):
-        raise ConfigError("splits of a HeteroData: give {node type: {name: ids or mask}}")
+        raise ConfigError(_BY_TYPE)
     return {(key, name): ids for key, each in splits.items() for name, ids in each.items()}
 
 
-def _labelled(num_nodes: int, arrays: Mapping[str, ArrayLike]) -> Int64Array:
-    """The nodes that a random split draws from: those with a label, or all if there are none."""
-    if "nodes/y" not in arrays:
-        return np.arange(num_nodes)
-    return labelled(np.asarray(arrays["nodes/y"]))
+def _drawn(
+    split: RandomSplit, nodes: Mapping[NodeKey, Any], arrays: Mapping[str, Any]
+) -> dict[tuple[NodeKey, str], ArrayLike]:
+    """The splits of the masks, and those that are drawn for each type from the labelled nodes that
+    are in no mask: of a Data without labels from all, of a HeteroData of types with labels."""
+    found = _mask_splits(nodes, arrays)
+    labels = {key: arrays.get(array_name("nodes", key, "y")) for key in nodes}
+    if None not in nodes and all(y is None for y in labels.values()):
+        raise ConfigError(f"no type of nodes has labels y to draw from; {_BY_TYPE}")
+    for key, y in labels.items():
+        if y is None and key is not None:
+            continue
+        masks = {name: np.asarray(mask) for (type, name), mask in found.items() if type == key}
+        if twice := [name for name in _PARTS if name in masks and getattr(split, name)]:
+            left = [name for name in _PARTS if name not in masks]
+            shares = ", ".join("0" if name in masks else f"{1 / len(left):g}" for name in _PARTS)
+            option = f"--split {shares.replace(' ', '')}"
+            remedy = (
+                f"give it the share 0, as splits=({shares}) ({option}), which draws "
+                f"{' and '.join(left)} from the labelled nodes in no mask"
+            )
+            if not left:
+                remedy = "leave out splits= (--split), because it has all"
+            raise ConfigError(
+                f"the data has {twice[0]}_mask, which is the split {twice[0]!r}: {remedy}; or "
+                "delete the mask"
+            )
+        free = np.arange(num_nodes_of(nodes[key])) if y is None else labelled(np.asarray(y))
+        for mask in masks.values():
+            free = free[~mask[free]]
+        drawn = random_split(free, split).items()
+        found.update({(key, name): ids for name, ids in drawn if name not in masks})
+    return found
 
 
 def _mask_splits(

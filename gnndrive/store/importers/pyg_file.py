@@ -22,7 +22,8 @@ from gnndrive.store.adjacency import with_edge_index
 from gnndrive.store.format import AnyDType
 from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.ends import ArrayEnds
-from gnndrive.store.importers.pyg import num_nodes_of, write_data
+from gnndrive.store.importers.pyg import Splits, num_nodes_of, write_data
+from gnndrive.store.importers.splits import SplitSpec
 from gnndrive.store.importers.tensor_file import REPEATS, BadTensorFile, load, repeats
 from gnndrive.store.reader import Store
 from gnndrive.store.writer import StoreWriter
@@ -39,6 +40,7 @@ def from_pt(
     file: str | os.PathLike[str],
     path: str | os.PathLike[str],
     *,
+    splits: SplitSpec | Mapping[str, Splits] = None,
     memory: str | int = "4GB",
     undirected: bool = False,
     dtype: AnyDType | None = None,
@@ -56,6 +58,7 @@ def from_pt(
         file: what torch.save(data, file) wrote of a Data or HeteroData; or what an InMemoryDataset
             of one graph has processed, such as processed/data.pt.
         path: the folder to make.
+        splits: as for `from_data`.
         memory: bytes, or a text such as "4GB". Sorting takes 40 bytes an edge; if the edges of a
             type need more than `memory`, DuckDB sorts them and spills beside the store.
         undirected: as for `from_data`; the edges are then in memory, whatever `memory` says.
@@ -89,7 +92,7 @@ def from_pt(
                 f"{least_text(9 * nodes)} or more, or correct num_nodes"
             )
     return write_data(
-        graph, path, undirected=undirected, dtype=dtype, sort=sort,
+        graph, path, splits=splits, undirected=undirected, dtype=dtype, sort=sort,
         made_by=made_by or f"gnndrive.from_pt({os.fspath(file)})",
         overwrite=if_exists == "replace", progress=progress,
     )  # fmt: skip
