@@ -296,6 +296,7 @@ def test_tables_that_are_wrong(tmp_path):
         ({"k": ["1", "1\0"]}, {}, r"the id '1\\x00' holds the character NUL"),
         ({}, {"x": "f*"}, r"x= 'f\*' is no column: .*n.parquet has 'k', 'x'"),
         ({}, {"labels": "item.xx"}, r"labels= 'item.xx' is no column \(did you mean x\?\): .*has"),
+        ({}, {"splits": ("s", "2")}, r"splits= 's' is no column: .*split_links\(store, time=\)"),
         ({"a": [1, 2]}, {"labels": ["a", "k"]}, "labels= names several columns"),
         ({"f": [1, 2]}, {"splits": "f"}, "which is BIGINT, has no names of splits"),
         ({"f": [1, 2]}, {"splits": ("f", "b")}, "give one or two times of that type"),

@@ -50,6 +50,10 @@ def split_links(
     rev_edge_type: Annotated[
         list[str] | None, typer.Option(help="Type of its reverses; in the same order.")
     ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(help="Attribute of edges with times: the latest are for tests, not random."),
+    ] = None,
     seed: Seed = 0,
     memory: OwnMemory = "1GB",
     if_exists: IfExists = "error",
@@ -59,8 +63,8 @@ def split_links(
         parts = split_edges(
             open_store(store), out, num_val=_share(num_val), num_test=_share(num_test),
             is_undirected=undirected, disjoint_train_ratio=disjoint, neg_sampling_ratio=negatives,
-            edge_types=edge_type, rev_edge_types=rev_edge_type, seed=seed, memory=memory or "1GB",
-            if_exists=if_exists, progress=bars,
+            edge_types=edge_type, rev_edge_types=rev_edge_type, seed=seed, time=time,
+            memory=memory or "1GB", if_exists=if_exists, progress=bars,
         )  # fmt: skip
     print(parts.train.path)
     for name, part in parts._asdict().items():

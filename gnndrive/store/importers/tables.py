@@ -464,12 +464,13 @@ def _roles(
     """What the columns of `graph.sources` become; ConfigError: a name is that of no column, or is
     ambiguous."""
     nodes, tables = [*graph.nodes.values()], graph.sources
+    edges = [source.table for source in graph.edges.values()]
     split = "" if splits is None or isinstance(splits, RandomSplit) else splits
     if isinstance(split, tuple):
         split = split[0]
     asked = [
         _columns(nodes, x, "x="), _columns(nodes, labels, "labels="),
-        _columns(tables, time, "time="), _columns(nodes, split, "splits="),
+        _columns(tables, time, "time="), _columns(nodes, split, "splits=", edges),
         _columns(tables, columns, "columns="),
     ]  # fmt: skip
     found = []
@@ -500,8 +501,11 @@ def _roles(
     return found
 
 
-def _columns(sources: Sequence[_Source], names: Names, what: str) -> dict[int, list[str]]:
-    """The columns that references name, by the tables' places in `sources`."""
+def _columns(
+    sources: Sequence[_Source], names: Names, what: str, edges: Sequence[TableFiles | None] = ()
+) -> dict[int, list[str]]:
+    """The columns that references name, by the tables' places in `sources`; an error says if a
+    table of `edges` has the column."""
     found: dict[int, list[str]] = {}
     tables = [(place, each, each.table) for place, each in enumerate(sources) if each.table]
     for name in filter(None, [names] if isinstance(names, str) else names):
@@ -514,10 +518,16 @@ def _columns(sources: Sequence[_Source], names: Names, what: str) -> dict[int, l
             there = "; ".join(
                 f"{table.name} has {', '.join(map(repr, table.columns))}" for _, _, table in tables
             )
+            of_edges = ""
+            if what == "splits=" and any(name in each.columns for each in edges if each):
+                of_edges = (
+                    "; splits are of nodes, and gnndrive.split_links(store, time=) (gnndrive "
+                    f"split-links --time) splits edges by a column of theirs, such as {name!r}"
+                )
             known = (column for _, _, table in tables for column in table.columns)
             raise ConfigError(
                 f"{what} {name!r} is no column{did_you_mean(rest, known)}: "
-                f"{there or 'there is no table'}"
+                f"{there or 'there is no table'}{of_edges}"
             )
         for place, each in fitting.items():
             found[place] = list(dict.fromkeys([*found.get(place, []), *each]))

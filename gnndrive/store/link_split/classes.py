@@ -5,7 +5,8 @@ are for tests, the next ones for validation, the next ones for supervision alone
 trained on and pass messages. So both directions of an undirected edge, an edge and its reverse in
 another edge type, and all copies of an edge are in one part, without a search for one another; and
 nothing is kept for each edge. `smallest` finds the numbers that give parts of the right sizes, in
-two passes over the edges.
+two passes over the edges. Of a split by time, the number of an edge follows from its time
+(`TimeOrder`), and edges of one time are in one part.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class PairHash:
         words = np.random.SeedSequence(seed).generate_state(2, np.uint64)
         self._first, self._second = np.uint64(words[0]), np.uint64(words[1])
 
-    def __call__(self, source: Int64Array, target: Int64Array) -> UInt64Array:
+    def __call__(self, chunk: Chunk) -> UInt64Array:
         """The numbers of edges, uint64 [n]."""
+        source, target = chunk.source, chunk.target
         if self.undirected:
             source, target = np.minimum(source, target), np.maximum(source, target)
         elif self.reverse:
@@ -54,10 +56,40 @@ class PairHash:
         mixed = _mixed(source.view(np.uint64) ^ self._first)
         return _mixed((mixed + target.view(np.uint64)) ^ self._second)
 
-    def counted(self, source: Int64Array, target: Int64Array) -> Any:
+    def counted(self, chunk: Chunk) -> Any:
         """Which edges are counted and become labels: of an undirected edge one direction, as in
         PyG; bool [n]."""
-        return source <= target if self.undirected else np.ones(len(source), bool)
+        if self.undirected:
+            return chunk.source <= chunk.target
+        return np.ones(len(chunk.source), bool)
+
+
+class TimeOrder(PairHash):
+    """Numbers of edges by their times, int64 [num_edges], the latest first: those between `least`
+    and `latest` spread over all numbers, in order."""
+
+    def __init__(
+        self, edges: StoredEdges, times: Int64Array, undirected: bool, least: int, latest: int
+    ) -> None:
+        self.undirected, self.reverse = undirected, False
+        self._edges, self._times, self._latest = edges, times, latest
+        self._least, self._shift = least, np.uint64(64 - max(1, (latest - least).bit_length()))
+
+    def __call__(self, chunk: Chunk) -> UInt64Array:
+        """The numbers of edges, uint64 [n]."""
+        times = self._times[numbers_of(chunk, self._edges.edge_id)].astype(np.int64)
+        times = np.clip(times, self._least, self._latest)
+        latest = np.array(self._latest, np.int64).view(np.uint64)
+        return (latest - times.view(np.uint64)) << self._shift
+
+
+def numbers_of(chunk: Chunk, numbers: npt.NDArray[Any] | None) -> Int64Array:
+    """The original numbers of a chunk's edges, int64 [n]: their CSC positions if `numbers`, the
+    store's edge_id, is None."""
+    stop = chunk.first + len(chunk.source)
+    if numbers is None:
+        return np.arange(chunk.first, stop)
+    return np.asarray(numbers[chunk.first : stop], np.int64)
 
 
 def _mixed(values: UInt64Array) -> UInt64Array:
@@ -77,18 +109,18 @@ class Thresholds:
     val: int
     disjoint: int
 
-    def classes(self, source: Int64Array, target: Int64Array) -> npt.NDArray[np.uint8]:
+    def classes(self, chunk: Chunk) -> npt.NDArray[np.uint8]:
         """The classes of edges, uint8 [n]."""
         limits = np.array([self.test, self.val, self.disjoint], np.uint64)
         order = np.array([TEST, VAL, DISJOINT, TRAIN], np.uint8)
-        return order[np.searchsorted(limits, self.hash(source, target), side="right")]
+        return order[np.searchsorted(limits, self.hash(chunk), side="right")]
 
 
 def count_edges(edges: StoredEdges, hash: PairHash) -> int:
     """How many edges are counted; see `PairHash.counted`."""
     if not hash.undirected:
         return edges.num_edges
-    return sum(int(hash.counted(each.source, each.target).sum()) for each in chunks(edges))
+    return sum(int(hash.counted(each).sum()) for each in chunks(edges))
 
 
 def smallest(edges: StoredEdges, hash: PairHash, ranks: list[int]) -> list[int]:
@@ -114,5 +146,5 @@ def smallest(edges: StoredEdges, hash: PairHash, ranks: list[int]) -> list[int]:
 
 def _counted_numbers(edges: StoredEdges, hash: PairHash) -> Iterator[UInt64Array]:
     for each in chunks(edges):
-        numbers = hash(each.source, each.target)
-        yield numbers[hash.counted(each.source, each.target)] if hash.undirected else numbers
+        numbers = hash(each)
+        yield numbers[hash.counted(each)] if hash.undirected else numbers

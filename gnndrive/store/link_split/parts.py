@@ -28,8 +28,10 @@ from gnndrive.store.link_split.classes import (
     VAL,
     PairHash,
     Thresholds,
+    TimeOrder,
     chunks,
     count_edges,
+    numbers_of,
     smallest,
 )
 from gnndrive.store.link_split.opened import (
@@ -51,8 +53,8 @@ _GRAPHS = {"train": (TRAIN,), "val": (TRAIN, DISJOINT), "test": (TRAIN, DISJOINT
 _ROWS_BYTES = 1 << 20  # rows of an attribute that are looked at together
 _ROUNDS = 50  # of rejection, for one chunk
 
-Keep = Callable[[Int64Array, Int64Array], npt.NDArray[np.bool_]]
-"""Takes the sources and targets of edges and says which are kept."""
+Keep = Callable[[Chunk], npt.NDArray[np.bool_]]
+"""Takes edges and says which are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Options:
     neg_sampling_ratio: float
     disjoint_train_ratio: int | float
     seed: int
+    time: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_val", "num_test", "disjoint_train_ratio"):
@@ -112,7 +115,16 @@ def split_type(
     """
     edges = store.edges(type)
     undirected = options.is_undirected and not edges.is_bipartite() and reverse is None
-    hash = PairHash((options.seed, place), undirected)
+    hash, hash_of_reverse = (
+        PairHash((options.seed, place), *each) for each in ((undirected,), (False, True))
+    )
+    if options.time is not None:
+        times = _times(store, edges, options.time)
+        span = (int(times.min()), int(times.max())) if len(times) else (0, 0)
+        hash = TimeOrder(edges, times, undirected, *span)
+        if reverse is not None:
+            others = store.edges(reverse)
+            hash_of_reverse = TimeOrder(others, _times(store, others, options.time), False, *span)
     count = count_edges(edges, hash)
     val, test = _number(options.num_val, count), _number(options.num_test, count)
     train = count - val - test
@@ -126,18 +138,42 @@ def split_type(
     limits = smallest(edges, hash, [test, test + val, test + val + disjoint])
     found = {type: Thresholds(hash, *limits)}
     if reverse is not None:
-        found[reverse] = replace(found[type], hash=PairHash((options.seed, place), False, True))
+        found[reverse] = replace(found[type], hash=hash_of_reverse)
     counted = np.zeros(4, np.int64)
     sizes: dict[EdgeKey, Int64Array] = {}
     for each, thresholds in found.items():
         sizes[each] = np.zeros(4, np.int64)
         for chunk in chunks(store.edges(each)):
-            classes = thresholds.classes(chunk.source, chunk.target)
+            classes = thresholds.classes(chunk)
             sizes[each] += np.bincount(classes, minlength=4)
             if each == type:
-                has_label = hash.counted(chunk.source, chunk.target)
+                has_label = hash.counted(chunk)
                 counted += np.bincount(classes[has_label], minlength=4)
+    wanted = {DISJOINT: disjoint, VAL: val, TEST: test}
+    if options.time is not None and any(
+        count and not counted[each] for each, count in wanted.items()
+    ):
+        raise ConfigError(
+            f"time={options.time!r} (--time): edges of one time are in one part, and so many have "
+            "the same that a part would have none: give larger parts, num_val= and num_test= "
+            "(--num-val, --num-test), or leave out time= to split at random"
+        )
     return TypeSplit(type, counted, sizes, found)
+
+
+def _times(store: Store, edges: StoredEdges, name: str) -> Int64Array:
+    """The times of a type's edges, mapped."""
+    full = edges.name_of(name)
+    if full not in store.info.arrays:
+        there = ", ".join(edges.names) or "no attribute"
+        raise ConfigError(f"time={name!r} (--time): {full} is not there; the edges have {there}")
+    times = store.array(full)
+    if times.ndim != 1 or times.dtype.kind not in "iu" or times.dtype == np.uint64:
+        raise ConfigError(
+            f"time={name!r} (--time): {full} is {times.dtype} {list(times.shape)}: times are one "
+            "whole number for each edge, as an import keeps those of its time= (--time)"
+        )
+    return times
 
 
 def _number(share: int | float, count: int) -> int:
@@ -199,8 +235,8 @@ def _fill(
     for split in splits:
         for type, thresholds in split.by_type.items():
 
-            def keep(source: Int64Array, target: Int64Array, of: Thresholds = thresholds) -> Any:
-                return chosen[of.classes(source, target)]
+            def keep(chunk: Chunk, of: Thresholds = thresholds) -> Any:
+                return chosen[of.classes(chunk)]
 
             _write_kept(writer, store, store.edges(type), keep, key)
             folders |= {array_name("graph", type, ""), array_name("edges", type, "")}
@@ -256,11 +292,11 @@ def _labelled(
     """The edges that get labels, chunk by chunk: their part, their ends, their numbers."""
     thresholds = split.by_type[split.type]
     for chunk in chunks(edges):
-        classes = thresholds.classes(chunk.source, chunk.target)
-        counted = thresholds.hash.counted(chunk.source, chunk.target)
+        classes = thresholds.classes(chunk)
+        counted = thresholds.hash.counted(chunk)
         for part in PARTS:
             mask = counted & (classes == split.labelled[part])
-            number = _numbers_of(chunk, edges.edge_id)[mask]
+            number = numbers_of(chunk, edges.edge_id)[mask]
             yield part, (chunk.source[mask], chunk.target[mask]), number
 
 
@@ -326,30 +362,21 @@ def _write_kept(
     indptr = np.zeros(target + 1, np.int64)
     indices = writer.array(names[1], index_dtype(source), (count,))
     for chunk in chunks(edges):
-        mask = keep(chunk.source, chunk.target)
+        mask = keep(chunk)
         indices.write(chunk.source[mask])
         indptr[chunk.low + 1 : chunk.high + 1] = np.bincount(
             chunk.target[mask] - chunk.low, minlength=chunk.high - chunk.low
         )
         if numbers is not None or attributes:
-            kept.add(_numbers_of(chunk, numbers)[mask])
+            kept.add(numbers_of(chunk, numbers)[mask])
     writer.write(names[0], np.cumsum(indptr, out=indptr))
     if numbers is not None:
         edge_id = writer.array(names[2], index_dtype(count), (count,))
         for chunk in chunks(edges):
-            mask = keep(chunk.source, chunk.target)
-            edge_id.write(kept.rank(_numbers_of(chunk, numbers)[mask]))
+            mask = keep(chunk)
+            edge_id.write(kept.rank(numbers_of(chunk, numbers)[mask]))
     for name in attributes:
         _write_attribute(writer, store, edges, name, kept)
-
-
-def _numbers_of(chunk: Chunk, numbers: npt.NDArray[Any] | None) -> Int64Array:
-    """The original numbers of a chunk's edges, int64 [n]: their CSC positions if `numbers`, the
-    store's edge_id, is None."""
-    stop = chunk.first + len(chunk.source)
-    if numbers is None:
-        return np.arange(chunk.first, stop)
-    return np.asarray(numbers[chunk.first : stop], np.int64)
 
 
 def _write_attribute(

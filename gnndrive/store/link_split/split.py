@@ -34,6 +34,7 @@ def split_links(
     edge_types: Any = None,
     rev_edge_types: Any = None,
     seed: int = 0,
+    time: str | None = None,
     memory: str | int = "1GB",
     if_exists: IfExists = "error",
     progress: Progress | None = None,
@@ -60,6 +61,10 @@ def split_links(
         edge_types, rev_edge_types: in a heterogeneous store the edge type to split, or a list of
             them, and the type of the reverses of each, or None.
         seed: the same seed gives the same split.
+        time: an attribute of edges with times, whole numbers: the latest edges are for tests, and
+            those before them for validation. Edges of one time are in one part, copies of an edge
+            with several times may be in several; an edge and its reverse must have one time. None:
+            edges are drawn at random.
         memory: bytes, or a text such as "1GB"; an error names the least that works.
         if_exists: as for `from_data`; a split with other arguments is not opened.
         progress: called as progress(what, done, in all).
@@ -78,7 +83,7 @@ def split_links(
     _check_store(store)
     options = Options(
         num_val, num_test, is_undirected, key, add_negative_train_samples, neg_sampling_ratio,
-        disjoint_train_ratio, seed,
+        disjoint_train_ratio, seed, time,
     )  # fmt: skip
     types = _checked_types(store, edge_types, rev_edge_types, is_undirected)
     _check_not_set(store, key)

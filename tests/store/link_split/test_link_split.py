@@ -226,6 +226,35 @@ def test_reverse_edges_are_in_the_same_part(rated, tmp_path):
         assert sum(len(batch[RATES].edge_label) for batch in loader) == len(mine.edge_label)
 
 
+def test_the_latest_edges_are_for_tests(data, rated, tmp_path):
+    data.time = torch.randperm(EDGES) // 2 * 10**15 - 10**17
+    store = gnndrive.from_data(data, tmp_path / "s")
+    parts = split_links(store, tmp_path / "p", time="time", num_val=99, disjoint_train_ratio=0.1)
+    order = data.edge_index[:, data.time.argsort()]
+    for part, passing, supervised in zip(
+        parts, (632, 702, 800), ((632, 702), (702, 800), (800, 1000)), strict=True
+    ):
+        assert pairs(edges_of(part)) == pairs(order[:, :passing])
+        assert halves(part)[0] == pairs(order[:, slice(*supervised)])
+    rated[RATES].stars -= 2**62
+    rated[REVERSE].stars -= 2**62
+    store = gnndrive.from_data(rated, tmp_path / "r")
+    given: Any = {"edge_types": RATES, "rev_edge_types": REVERSE, "time": "stars"}
+    parts = split_links(store, tmp_path / "q", **given)
+    for part, passing in zip(parts, (350, 350, 400), strict=True):
+        for type in (RATES, REVERSE):
+            assert sorted(part[type].stars + 2**62) == [*range(passing)]
+    data.time[:] = 3
+    same = gnndrive.from_data(data, tmp_path / "t")
+    for given, words in (
+        ({"time": "when"}, "edges/when is not there; the edges have"),
+        ({"time": "weight"}, r"edges/weight is float64 \[1000\]: times are one whole number"),
+        ({"time": "time"}, "so many have the same that a part would have none: give larger"),
+    ):
+        with refused(tmp_path, words):
+            split_links(same, tmp_path / "u", **given)
+
+
 def test_several_types(rated, tmp_path):
     store = gnndrive.from_data(rated, tmp_path / "s")
     given: Any = {"edge_types": ["rates", "knows"], "rev_edge_types": ["rev_rates", None]}
