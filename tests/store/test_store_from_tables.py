@@ -298,6 +298,8 @@ def test_tables_that_are_wrong(tmp_path):
         ({}, {"labels": "item.xx"}, r"labels= 'item.xx' is no column \(did you mean x\?\): .*has"),
         ({}, {"splits": ("s", "2")}, r"splits= 's' is no column: .*split_links\(store, time=\)"),
         ({"a": [1, 2]}, {"labels": ["a", "k"]}, "labels= names several columns"),
+        ({"f": pa.array([1, 2**63], pa.uint64())}, {"labels": "f"}, f"label {2**63}, which int64"),
+        ({"f": [0.5, 1e300]}, {"labels": "f"}, r"a label 1e\+300, which float32 does not hold"),
         ({"f": [1, 2]}, {"splits": "f"}, "which is BIGINT, has no names of splits"),
         ({"f": [1, 2]}, {"splits": ("f", "b")}, "give one or two times of that type"),
         ({"f": [1, 2]}, {"splits": ("f", "2", "1")}, "two times of that type, in order"),

@@ -328,7 +328,7 @@ def as_labels(rows: Features) -> Features:
 
     Whole numbers become int64, with -1 for a missing label, other numbers float32, with nan for a
     missing label; one column [n, 1] becomes [n]. Floats are read twice, to find out whether all of
-    them are whole.
+    them are whole. StoreError, from `chunks`: a label does not fit.
     """
     floats = rows.dtype.kind == "f" or rows.stored == "bfloat16"
     if floats and not all(map(all_whole, rows.chunks(rows_per_chunk(rows.shape, 8)))):
@@ -347,11 +347,24 @@ def all_whole(chunk: Rows) -> bool:
 
 
 def _single(chunk: Rows) -> Rows:
-    return as_numpy(chunk).astype(np.float32)
+    values = as_numpy(chunk)
+    with np.errstate(over="ignore"):
+        stored = values.astype(np.float32)
+    _refuse_labels(values, np.isinf(stored) & np.isfinite(values), "float32")
+    return stored
 
 
 def _without_nan(chunk: Rows) -> Rows:
     values = as_numpy(chunk)
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), -1, values)
+    _refuse_labels(values, values > np.iinfo(np.int64).max, "int64")
     return values.astype(np.int64)
+
+
+def _refuse_labels(values: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], dtype: str) -> None:
+    if wrong.any():
+        raise StoreError(
+            f"there is a label {values[wrong][0]}, which {dtype} does not hold: correct it, or "
+            "number the classes from 0"
+        )
