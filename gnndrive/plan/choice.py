@@ -94,8 +94,8 @@ def in_groups(planner: Planner, request: PlanRequest) -> Planner:
 
 
 def _costs_little(count: int, plan: Plan, before: Plan) -> bool:
-    """Whether groups of so many batches leave the feature buffer as large, in which several fit, and the memory too,
-    which a second iterator needs."""
+    """Whether groups of so many batches leave the feature buffer about as large, so that several of
+    them fit into it, and the memory that a second iterator needs."""
     if plan.memory is not None:
         more = (plan.host_bytes - plan.buffer_bytes) - (before.host_bytes - before.buffer_bytes)
         if more > GROUP_COST * plan.memory:
