@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError
@@ -22,6 +23,7 @@ from gnndrive.inference.self_check import (
     widened,
 )
 from gnndrive.inference.subgraphs import OneHop
+from gnndrive.inference.targets import TargetBatch
 from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
 
@@ -78,6 +80,21 @@ class BatchCall:
             return rows.to("cpu")
 
         return compute
+
+    def of_one_node(
+        self, layer: int, type: NodeKey, files: Mapping[NodeKey, TableFile]
+    ) -> torch.Tensor | None:
+        """The row that a layer computes for a target of zeros without edges; else as `of_layer`."""
+        rows = {
+            each: torch.zeros(1, *file.row_shape, dtype=torch_dtype(file.dtype))
+            for each, file in files.items()
+        }
+        batch = OneHop(TargetBatch(0, 1, {}), rows, dict.fromkeys(files, np.zeros(1, np.int64)), {})
+        x = {each: self._rows(layer, each, batch, file) for each, file in files.items()}
+        edge_index: dict[Any, Any] = {}
+        values: dict[str, Any] = {argument: {} for argument in self._values}
+        self._fill(x, edge_index, values)
+        return self._target_rows(layer, type, Given(batch, x, edge_index, values))
 
     def _given(
         self, layer: int, type: NodeKey, batch: OneHop, files: Mapping[NodeKey, TableFile]

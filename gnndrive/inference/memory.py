@@ -16,19 +16,26 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.direct_file import STRETCH_BYTES
 from gnndrive.common.io.direct_writer import WRITER_BYTES
 from gnndrive.common.items import TableShape
-from gnndrive.common.memory import available_memory, format_size
+from gnndrive.common.memory import least_text
 from gnndrive.common.records import NodeKey, TableFile
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.inference.row_cache import ROW_BYTES, SLOT_BYTES
 from gnndrive.inference.subgraphs import ENTRY_BYTES
 from gnndrive.inference.targets import Targets
-from gnndrive.plan.plan import DEFAULT_SHARE
 from gnndrive.plan.slots import split_slots
 from gnndrive.store.format import index_dtype
 
 PLACE_BYTES = 4  # a slot's entry in the table that numbers a batch
 EDGES_SHARE = 24  # in-edges of the blocks held take at most 1/24 of what is left for rows
 BLOCKS_HELD = 3  # one is computed, one is read, one is planned
+
+
+class TooLittleMemory(ConfigError):
+    """`memory` is too small for any plan; `least` bytes are enough."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(f"memory={least_text(least)} is needed")
+        self.least = least
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class RowPlan:
 def plan_rows(
     targets: Targets,
     files: Mapping[NodeKey, TableFile],
-    memory: int | None,
+    memory: int,
     io_depth: int,
     node_bytes: int,
     edge_bytes: int,
@@ -52,10 +59,9 @@ def plan_rows(
     """Divide `memory` among the rows of each type, which the layer reads from `files`.
 
     `node_bytes` are further bytes for each node of these types, such as its degree, and
-    `edge_bytes` for each in-edge of a batch, such as its weight. ConfigError: the budget is too
-    small for any one batch; the message gives one that works.
+    `edge_bytes` for each in-edge of a batch, such as its weight. TooLittleMemory: the budget is too
+    small for the largest batch.
     """
-    given = int(DEFAULT_SHARE * available_memory()) if memory is None else memory
     largest = targets.largest()
     least = {type: min(largest[type], files[type].row_count) for type in largest}
     costs = {type: file.row_bytes + SLOT_BYTES + PLACE_BYTES for type, file in files.items()}
@@ -66,14 +72,9 @@ def plan_rows(
     fixed += batch_edges * edge_bytes
     rows_least = sum(least[type] * costs[type] for type in least)
     needed = fixed + rows_least + BLOCKS_HELD * width * batch_edges
-    if given < needed:
-        said = "a quarter of the available memory, " if memory is None else "memory="
-        raise ConfigError(
-            f"{said}{format_size(given)} is less than inference needs for its largest batch: give "
-            f"memory={-(-needed // 1000) * 1000} ({format_size(needed)}) or more, or a smaller "
-            f"batch_size (a batch now has up to {max(largest.values()):,} rows)"
-        )
-    left = given - fixed - rows_least
+    if memory < needed:
+        raise TooLittleMemory(needed)
+    left = memory - fixed - rows_least
     edges_max = max(left // EDGES_SHARE // (BLOCKS_HELD * width), batch_edges)
     left -= BLOCKS_HELD * width * edges_max
     types = list(least)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +17,12 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.io.direct_writer import DirectWriter
 from gnndrive.common.io.write_errors import write_failure
-from gnndrive.common.memory import return_free_memory
+from gnndrive.common.memory import (
+    available_memory,
+    format_size,
+    least_text,
+    return_free_memory,
+)
 from gnndrive.common.names import did_you_mean
 from gnndrive.common.progress import Progress
 from gnndrive.common.records import NodeKey, TableFile, ends_of
@@ -30,16 +35,20 @@ from gnndrive.inference.degrees import Normaliser, convs_of
 from gnndrive.inference.edge_values import EdgeValues
 from gnndrive.inference.layer_pass import run_pass
 from gnndrive.inference.layers import Layers
-from gnndrive.inference.memory import RowPlan, plan_rows
+from gnndrive.inference.memory import RowPlan, TooLittleMemory, plan_rows
 from gnndrive.inference.outcome import Outcome
 from gnndrive.inference.progress import Done, Record
 from gnndrive.inference.row_cache import RowReads
+from gnndrive.inference.self_check import REFUSALS
 from gnndrive.inference.targets import TargetBatch, Targets
+from gnndrive.plan.plan import DEFAULT_SHARE
+from gnndrive.plan.remedies import halves
 from gnndrive.store.calibration import checked_gap
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, dtype_name, npy_header, torch_dtype
 from gnndrive.store.layout.arrays import table_file
 from gnndrive.store.reader import Store
 
+BATCH_LEAST = 64  # the smallest batch size that a refusal names
 SYNC_BYTES = 64 << 20  # a kill costs at most the computation of so many bytes of rows
 
 
@@ -80,7 +89,7 @@ class Run:
         self._convs = convs_of(layers.modules)
         self._reads: RowReads | None = None
         self._warned = False
-        self._edge_bytes = 0
+        self._call: BatchCall
         self._thread: ThreadPoolExecutor
         self.stats: dict[str, int] = {}
 
@@ -105,17 +114,16 @@ class Run:
             stack.enter_context(normaliser.in_place())
             stack.callback(self._close_reads)
             self._thread = stack.enter_context(thread_pool(1, "gnndrive-blocks"))
-            call = BatchCall(self._store, self._layers, values, normaliser, where)
-            self._edge_bytes = call.edge_bytes
+            self._call = BatchCall(self._store, self._layers, values, normaliser, where)
             for layer in range(len(self._layers)):
                 with self._store.unchanged():
-                    self._run_layer(layer, call)
+                    self._run_layer(layer)
         last = len(self._layers) - 1
         self._outcome.finish([(type, self._info(last, type)) for type in self._made_types(last)])
 
     # ---- layers
 
-    def _run_layer(self, layer: int, call: BatchCall) -> None:
+    def _run_layer(self, layer: int) -> None:
         """Compute what is left of a layer, and remove the rows of the one before it."""
         if layer == len(self._record.layers):
             self._record.layers.append({})
@@ -127,7 +135,7 @@ class Run:
             if later or (done is not None and done.finished):
                 self._entries_done += targets.entries
             elif type in files and targets.count:
-                self._run_type(layer, targets, files, call)
+                self._run_type(layer, targets, files)
             else:
                 self._record.layers[layer][type] = Done(None, finished=True)
         self._entries_done = (layer + 1) * self._entries // len(self._layers)
@@ -146,34 +154,91 @@ class Run:
 
     def check_next(self, layer: int) -> None:
         """Check that the layer after `layer` has memory for the rows whose width is known by now;
-        for the ConfigError see `plan_rows`."""
+        ConfigError: it has not."""
         if layer + 1 == len(self._layers) or self._settings.memory is None:
             return  # or there is no limit but what is free then
         files = self._inputs(layer + 1)
         for type in self._rows:
             targets = self._targets(type, files)
             if type in files and targets.count:
-                self._plan(targets, {each: files[each] for each in targets.sources})
+                self._plan(layer, targets, files)
 
-    def _targets(self, type: NodeKey, sources: Container[NodeKey]) -> Targets:
+    def _targets(
+        self, type: NodeKey, sources: Container[NodeKey], batch_size: int | None = None
+    ) -> Targets:
         """A type's nodes with their in-edges from `sources`, of which a layer has rows."""
         edges = [each for each in self._store.all_edges() if ends_of(each.type)[0] in sources]
-        return Targets(self._store, type, edges, self._settings.batch_size)
+        return Targets(self._store, type, edges, batch_size or self._settings.batch_size)
 
-    def _plan(self, targets: Targets, files: Mapping[NodeKey, TableFile]) -> RowPlan:
+    def _plan(self, layer: int, targets: Targets, files: Mapping[NodeKey, TableFile]) -> RowPlan:
+        """Divide the memory; ConfigError: it is too little for this layer, or for the one after
+        `layer`. The message names what is enough for all layers that are left."""
+        given = self._settings.memory
+        memory = int(DEFAULT_SHARE * available_memory()) if given is None else given
+        try:
+            return self._divided(targets, files, memory)
+        except TooLittleMemory as error:
+            widths, size = self._widths(layer), self._settings.batch_size
+            least = max(error.least, self._least(widths, size))
+            remedies = [f'memory="{least_text(least)}" or more']
+            for fewer in halves(size):
+                if fewer >= BATCH_LEAST and self._least(widths, fewer) <= memory:
+                    remedies.append(f"batch_size={fewer}")
+                    break
+            said = "a quarter of the available memory, " if given is None else "memory="
+            raise ConfigError(
+                f"{said}{format_size(memory)} is less than inference needs for its largest batch: "
+                f"give {', or '.join(remedies)}"
+            ) from None
+
+    def _divided(
+        self, targets: Targets, files: Mapping[NodeKey, TableFile], memory: int
+    ) -> RowPlan:
         return plan_rows(
-            targets, files, self._settings.memory, self._settings.io_depth,
-            degrees.NODE_BYTES if self._convs else 0, self._edge_bytes,
+            targets, {type: files[type] for type in targets.sources}, memory,
+            self._settings.io_depth, degrees.NODE_BYTES if self._convs else 0,
+            self._call.edge_bytes,
         )  # fmt: skip
 
-    def _run_type(
-        self, layer: int, targets: Targets, files: Mapping[NodeKey, TableFile], call: BatchCall
-    ) -> None:
+    def _widths(self, layer: int) -> list[dict[NodeKey, TableFile]]:
+        """The rows that a layer and those behind it read, by node type. Each layer is called for
+        one node without edges; the list ends before the first whose input is not known so."""
+        found = [self._inputs(layer)]
+        for each in range(layer, len(self._layers) - 1):
+            made = {}
+            try:
+                for type in found[-1]:
+                    rows = self._call.of_one_node(each, type, found[-1])
+                    if rows is not None:
+                        dtype = self._settings.dtype or dtype_name(rows.dtype)
+                        info = Done(dtype, tuple(rows.shape[1:])).info(
+                            self._rows[type], type, self._outcome.name, ""
+                        )
+                        made[type] = table_file(self._outcome.base, info)
+            except (*REFUSALS, ConfigError):  # the layer needs edges
+                break
+            found.append(made)
+        return found
+
+    def _least(self, widths: Sequence[dict[NodeKey, TableFile]], batch_size: int) -> int:
+        """The memory that is enough for layers that read such rows."""
+        least = 0
+        for files in widths:
+            for type in files:
+                targets = self._targets(type, files, batch_size)
+                if targets.count:
+                    try:
+                        self._divided(targets, files, 0)
+                    except TooLittleMemory as error:
+                        least = max(least, error.least)
+        return least
+
+    def _run_type(self, layer: int, targets: Targets, files: Mapping[NodeKey, TableFile]) -> None:
         """Compute what is left of one type in a layer."""
         used = {type: files[type] for type in targets.sources}
-        plan = self._plan(targets, used)
+        plan = self._plan(layer, targets, files)
         reads = self._reads_for(max(file.row_bytes for file in used.values()))
-        compute = call.of_layer(layer, targets.type, files)
+        compute = self._call.of_layer(layer, targets.type, files)
         sink = _Sink(self, layer, targets)
         try:
             run_pass(targets, sink.first, used, plan, reads, self._thread, compute, sink.take)

@@ -33,6 +33,7 @@ from torch_geometric.utils import degree, scatter
 
 import gnndrive
 from gnndrive import ConfigError, ReadError, Store
+from gnndrive.common.memory import parse_size
 from gnndrive.inference import batch_call
 from gnndrive.inference.identity import Identity
 from gnndrive.inference.infer import infer
@@ -477,27 +478,46 @@ def test_what_cannot_be_named_is_computed_anew(store: Store):
     assert done
 
 
-def test_memory_that_is_too_little_for_a_later_layer_is_refused_at_the_first_batch(store: Store):
+def test_too_little_memory_names_what_is_enough_for_all_layers(store: Store):
     def wide(x: Any, edge_index: Any) -> Any:
+        return x.repeat(1, 30)
+
+    def run(**given: Any) -> None:
+        infer([wide, wide, wide], store, io_depth=4, **{"batch_size": 4096, **given})
+
+    with pytest.raises(ConfigError, match="give memory=") as refused:
+        run(memory="10KB")
+    (least,) = re.findall('give memory="(.*?)" or more$', str(refused.value))
+    below = parse_size(least, "memory") - 200_000
+    with pytest.raises(ConfigError, match=f'"{least}" or more, or batch_size=') as refused:
+        run(memory=below)
+    (fewer,) = re.findall(r"or batch_size=(\d+)$", str(refused.value))
+    run(memory=below, batch_size=int(fewer), name="fewer")
+    run(memory=least)
+
+
+def test_a_layer_that_needs_edges_is_refused_once_the_width_of_its_rows_is_known(store: Store):
+    def wide(x: Any, edge_index: Any) -> Any:
+        assert edge_index.numel()
         return x.repeat(1, 30)
 
     computed: list[int] = []
 
-    def run(memory: int) -> None:
+    def run(memory: str) -> None:
         computed.clear()
         infer(
             [wide, wide, lambda x, edge_index: x[:, :1]], store, memory=memory, batch_size=BATCH,
             progress=lambda what, done, total: computed.append(done),
         )  # fmt: skip
 
-    least, entries = 10_000, store.num_nodes + store.num_edges
+    least, entries = "10KB", store.num_nodes + store.num_edges
     for begun in (0, 0, 1):  # each width is known from the first batch of its layer on
         with pytest.raises(ConfigError, match="give memory=") as refused:
             run(least)
         assert max(computed, default=0) == begun * entries
-        (found,) = re.findall(r"give memory=(\d+)", str(refused.value))
-        assert int(found) > least
-        least = int(found)
+        (found,) = re.findall('give memory="(.*?)"', str(refused.value))
+        assert parse_size(found, "memory") > parse_size(least, "memory")
+        least = found
     run(least)
 
 
