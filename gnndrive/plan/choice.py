@@ -21,7 +21,7 @@ from gnndrive.common.memory import format_size, least_text, parse_size
 from gnndrive.plan.costs import Loading, combined, step_seconds
 from gnndrive.plan.drawn import DrawnBatches, joined
 from gnndrive.plan.plan import Plan, Planner, StageCounts
-from gnndrive.plan.remedies import Remedies, remedies_of, remedy
+from gnndrive.plan.remedies import Remedies, remedies_of, remedy, said
 from gnndrive.plan.request import PlanRequest, planner_of
 from gnndrive.sampling.topologies.base import BUFFER_BATCHES
 
@@ -33,6 +33,8 @@ GNNDrive's first, then longer ones for longer sweeps, then shorter ones that tak
 ABOUT = 1.03  # plans whose batches cost up to this times the cheapest's cost about the same
 # A planned size is raised if the least memory grows by no more than the larger of these two.
 HARDLY_MORE, HARDLY_MORE_BYTES = 0.1, 32 << 20
+SHORT_DEPTH = 32  # io_depth with which a refusal names the least memory, too,
+PAYS = 0.8  # if that takes at most so much of it
 MEMORY_MAX = 1 << 50
 GROUP_ROWS, GROUP_MAX = 1 << 15, 32  # of a group of batches: 10 ms of work for a thread
 GROUP_COST = 1 / 32  # the most that groups take of memory=, or of the feature buffer
@@ -168,15 +170,18 @@ def refusal(
     """The error for a request whose `memory` is too little.
 
     It names the item that takes most; which of the `remedies` makes the plan fit, or else what
-    `smaller` says; and the least memory for which `leanest` makes a plan. If no memory works it is
-    `error`.
+    `smaller` says; and the least memory for which `leanest` makes a plan, also with
+    less staging. If no memory works it is `error`.
     """
 
     def with_memory(nbytes: int) -> Plan | None:
         return leanest(replace(request, memory=nbytes))
 
+    def least(request: Any) -> int:
+        return least_where(lambda tried: leanest(replace(request, memory=tried)) is not None)
+
     try:
-        named = least_text(least_where(lambda tried: with_memory(tried) is not None))
+        named = least_text(needed := least(request))
     except ConfigError:
         return error
     plan = with_memory(parse_size(named, "memory"))
@@ -184,11 +189,17 @@ def refusal(
     most = max(plan.lines, key=lambda item: item.host_bytes)
     found = remedy(plan, remedies, lambda change: leanest(change(request)) is not None)
     instead = f"give {found}" if found else smaller()
-    ways = ", or ".join(filter(None, (instead, f'give at least memory="{named}"')))
+    ways = [instead] if instead else []
+    for given, change in remedies.get("io_depth", ()):
+        if given["io_depth"] != SHORT_DEPTH or found == said(given):
+            continue
+        if (less := least(change(request))) <= PAYS * needed:
+            ways.append(f'give memory="{least_text(less)}" with {said(given)}')
+    ways.append(f'give at least memory="{named}"')
     return ConfigError(
         f"memory={format_size(request.memory)} is too little for this loader, which needs "
         f"{format_size(plan.host_bytes)}; most of it, {format_size(most.host_bytes)}, is the item "
-        f'"{most.what}": {ways}{_BEFORE_PLAN}\n{replace(plan, levels=())}'
+        f'"{most.what}": {", or ".join(ways)}{_BEFORE_PLAN}\n{replace(plan, levels=())}'
     )
 
 

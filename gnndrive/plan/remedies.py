@@ -23,19 +23,20 @@ from gnndrive.sampling.samplers.base import Bounds
 
 Change: TypeAlias = Callable[[Any], Any]
 """Makes of a request the one of a loader with another argument."""
-Remedies: TypeAlias = Mapping[str, Iterable[tuple[Mapping[str, Any], Change]]]
+Remedies: TypeAlias = Mapping[str, Sequence[tuple[Mapping[str, Any], Change]]]
 """By `Item.argument`: arguments of a loader (None: left out) and their change, the least first."""
 
 STAGES = ("samplers", "extracting_queue", "training_queue")
 OF_TUNING = ("io_depth", "topology")
 """Arguments that are given as those of `Tuning`."""
+NEAR = 4  # tries of one argument that come before changes of all
 
 
 def remedy(plan: Plan, remedies: Remedies, works: Callable[[Change], bool]) -> str:
     """What to give so that the plan of a loader fits; "": nothing of the remedies helps.
 
-    It is one argument if one is enough; of several such, that of the items which take most. Else it
-    is all, as little changed as is enough.
+    It is one argument if one of its first `NEAR` tries is enough, as little changed as is enough;
+    of several such, that of the items which take most. Else it is all, or one changed further.
 
     Args:
         plan: the one with the least memory that works.
@@ -44,11 +45,12 @@ def remedy(plan: Plan, remedies: Remedies, works: Callable[[Change], bool]) -> s
     nbytes: Counter[str] = Counter()
     for item in plan.lines:
         nbytes[item.argument] += item.host_bytes
-    found = [list(remedies[name]) for name, _ in nbytes.most_common() if name in remedies]
-    found = [tries for tries in found if tries]
-    for given, change in chain(*found, _together(found)):
+    found = [remedies[name] for name, _ in nbytes.most_common() if remedies.get(name)]
+    near = [tries[at] for at in range(NEAR) for tries in found if at < len(tries)]
+    far = [tries[NEAR:] for tries in found]
+    for given, change in chain(near, _together(found), *far):
         if works(change):
-            return _said(given)
+            return said(given)
     return ""
 
 
@@ -66,7 +68,7 @@ def _all(changes: Iterable[Change], request: Any) -> Any:
     return reduce(lambda changed, change: change(changed), changes, request)
 
 
-def _said(given: Mapping[str, Any]) -> str:
+def said(given: Mapping[str, Any]) -> str:
     """Arguments as the user gives them."""
     tuning = ", ".join(f"{name}={given[name]!r}" for name in OF_TUNING if name in given)
     parts = [f"tuning=Tuning({tuning})"] if tuning else []
@@ -87,21 +89,21 @@ def remedies_of(request: PlanRequest) -> Remedies:
     """The arguments of a loader that make it need less memory."""
     sizes = halves(request.batch_size or 1)
     return {
-        "io_depth": (
+        "io_depth": [
             ({"io_depth": count}, partial(_with_depth, count=count))
             for count in halves(request.io_depth)
-        ),
-        BATCH_SIZE: chain(
-            _stages(request),
-            (({"batch_size": count}, partial(_with_batch, count=count)) for count in sizes),
-            _one_neighbor(request),
-        ),
-        "topology": (
+        ],
+        BATCH_SIZE: [
+            *_stages(request),
+            *(({"batch_size": count}, partial(_with_batch, count=count)) for count in sizes),
+            *_one_neighbor(request),
+        ],
+        "topology": [
             ({"topology": name}, partial(_with_topology, name=name))
             for name in names("topologies")
             if request.topologies.asked and request.topologies.plugins != (name,)
-        ),
-        "buffer": _without_buffer(request),
+        ],
+        "buffer": list(_without_buffer(request)),
     }
 
 

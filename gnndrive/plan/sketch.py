@@ -129,10 +129,10 @@ class Sketch:
         if best is not None:
             return best
         leanest = stages[-1:]
-        sizes = (
+        sizes = [
             ({"batch_size": count}, partial(replace, batch_size=count))
             for count in halves(self.batch_size)
-        )
+        ]
         raise refusal(
             self, lambda tried: first_plan(tried._planners(leanest, tried.memory)), refused,
             {BATCH_SIZE: sizes},

@@ -82,9 +82,9 @@ def check(make: Callable[..., NeighborLoader], given: dict[str, Any], memory: st
         make(memory=memory, **given).plan()
     line = str(caught.value).partition("\n")[0]
     assert f'is the item "{what}' in line
-    named, _, least = line.partition(": ")[2].rpartition(", or ")
-    assert named, line
-    for new in (applied(named, given | {"memory": memory}), applied(least, given)):
+    named, *others = line.partition(": ")[2].split(", or ")
+    assert others, line
+    for new in (applied(named, given | {"memory": memory}), *(applied(e, given) for e in others)):
         loader = make(**new)
         assert next(iter(loader)).num_nodes > 0
         loader.close()
