@@ -51,6 +51,12 @@ def test_training_finds_what_packing_makes_without_options(gnndrive, store):
     assert gnndrive(*words, *SMALL, "--strategy", "diskgnn").code == 0
 
 
+def test_a_pack_has_what_training_reads(gnndrive, store):
+    gd.infer([lambda x, edge_index: x], gd.open(store), name="h")
+    assert gnndrive("pack", store, *SMALL, "--json").code == 0
+    assert [each.name for each in (made_in(store, "packed") / "rows/nodes").iterdir()] == ["x.npy"]
+
+
 def test_the_lines_at_the_end_use_the_pack(gnndrive, store, tmp_path):
     gnndrive("pack", store, *SMALL, "--epochs", "2")
     words = (*SMALL, "--epochs", "2", "--order", "id", "--segment", "2")

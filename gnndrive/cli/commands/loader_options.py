@@ -109,12 +109,15 @@ class LoaderOptions:
         store has."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         del given["fanout"], given["tuning"]
-        views = (*store.all_nodes(), *store.all_edges())
-        given["attrs"] = [
-            name for name in ("x", "y") if any(name in view.row_names for view in views)
-        ]
+        given["attrs"] = trained_attributes(store)
         given |= placed(vars(self.tuned) | more)
         return NeighborLoader(store, list(self.hops), seeds, shuffle=shuffle, **given)
+
+
+def trained_attributes(store: Store) -> list[str]:
+    """The names of the attributes that training reads, of those that a store has."""
+    views = (*store.all_nodes(), *store.all_edges())
+    return [name for name in ("x", "y") if any(name in view.row_names for view in views)]
 
 
 def with_loader_options(

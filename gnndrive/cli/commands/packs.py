@@ -13,7 +13,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gnndrive.cli.commands.info import layout_json, summary
-from gnndrive.cli.commands.loader_options import LoaderOptions, with_loader_options
+from gnndrive.cli.commands.loader_options import (
+    LoaderOptions,
+    trained_attributes,
+    with_loader_options,
+)
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
@@ -65,7 +69,7 @@ def pack(
         info = pack_batches(
             opened, hops, opened.split(input), epochs=epochs, shuffle=shuffle, disk=disk,
             order=order, segment=segment, out=out, packing_memory=packing_memory,
-            overwrite=overwrite, progress=bars, **given,
+            overwrite=overwrite, progress=bars, attrs=trained_attributes(opened), **given,
         )  # fmt: skip
     path = pack_path(opened, info.settings) if out is None else out
     if as_json:

@@ -35,6 +35,7 @@ from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.rounds import STOPPED, CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import Sampler, batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
+from gnndrive.store.feature_tables import NODE_FEATURES
 from gnndrive.store.packed.encoding import RecordedBatch
 from gnndrive.store.packed.format import PackSettings
 from gnndrive.store.packed.pack import least_memory
@@ -62,6 +63,7 @@ def pack_command(assembly: Assembly) -> str | None:
     of = (name for name in store.split_names if _are_split(assembly.inputs, store.split(name)))
     split = next(of, None)
     plain = assembly.subgraphs is None and isinstance(assembly.num_neighbors, Sequence)
+    plain &= all(table.attribute == NODE_FEATURES for table in assembly.collate.tables)
     seed = assembly.seed or 0
     if split is None or assembly.replace or assembly.drop_last or not plain or seed < 0:
         return None
