@@ -57,6 +57,29 @@ def test_a_pack_has_what_training_reads(gnndrive, store):
     assert [each.name for each in (made_in(store, "packed") / "rows/nodes").iterdir()] == ["x.npy"]
 
 
+def test_verify_goes_on_behind_packs_with_a_removed_attribute_and_damaged_ones(gnndrive, store):
+    opened = gd.open(store)
+    gd.infer([lambda x, edge_index: x], opened, name="h")
+    gd.pack(opened, [3, 2], opened.split("train"), batch_size=100, shuffle=True)
+    damaged = store / "packed" / ("0" * 12)
+    shutil.copytree(made_in(store, "packed"), damaged)
+    (damaged / PACK_JSON).write_text("{}")
+    for end in ("removed", "replaced"):
+        gnndrive("remove", store, "h")
+        if end == "replaced":
+            gd.infer([lambda x, edge_index: 2 * x], gd.open(store), name="h")
+        with pytest.warns(
+            RuntimeWarning, match="packed with nodes/h, removed from the store or re"
+        ):
+            checked = gnndrive("verify", store)
+        assert (checked.code, checked.out.count(": sound, ")) == (1, 2)
+        assert f"{damaged / PACK_JSON}" in checked.err
+    assert gnndrive("train", store, *SMALL, *QUICK, "--strategy", "diskgnn").code == 0
+    assert gnndrive("pack", store, *SMALL, "--overwrite").code == 0
+    shutil.rmtree(damaged)
+    assert gnndrive("verify", store).code == 0
+
+
 def test_the_lines_at_the_end_use_the_pack(gnndrive, store, tmp_path):
     gnndrive("pack", store, *SMALL, "--epochs", "2")
     words = (*SMALL, "--epochs", "2", "--order", "id", "--segment", "2")

@@ -100,11 +100,15 @@ def verify(
     with Bars() as bars:
         opened.verify(bars)
     print(f"{opened.path}: sound, {format_size(opened.info.nbytes)} read")
+    problems = []
     for layouts in KINDS:
         for each in layouts.of(opened):
-            if each.info is None:
-                raise StoreError(each.problem)
-            _verify_layout(layouts, each.path, opened)
+            try:
+                _verify_layout(layouts, each.path, opened)
+            except StoreError as error:
+                problems.append(str(error))
+    if problems:
+        raise StoreError("\n".join(problems))
 
 
 def _verify_layout(kind: LayoutKind[Any], path: Path, store: Store) -> None:

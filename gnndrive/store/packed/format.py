@@ -30,9 +30,9 @@ from typing import Any
 from gnndrive.common.checked_json import COUNT_MAX, Record
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.format import ArrayInfo, index_dtype
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, index_dtype
 from gnndrive.store.layout.arrays import LayoutArray, parse_arrays
 from gnndrive.store.layout.kind import LayoutKind, digest_of
 from gnndrive.store.packed.sections import (
@@ -42,6 +42,7 @@ from gnndrive.store.packed.sections import (
     Schema,
     aligned,
     parse_schema,
+    with_places,
 )
 from gnndrive.store.reader import Store
 
@@ -312,6 +313,37 @@ def damaged(root: Path, why: str) -> StoreError:
 def table_checksums(store: Store, tables: Iterable[FeatureTable]) -> dict[str, str]:
     """The SHA-256 of each table's file, by the table's name; see `PackInfo.tables`."""
     return {table.name: store.info.arrays[table.name].sha256 for table in tables}
+
+
+def packed_tables(
+    root: Path, info: PackInfo, store: Store, tables: Iterable[FeatureTable]
+) -> list[FeatureTable]:
+    """The tables of a pack, in its order. One that was added to the store and is not among `tables`
+    any more, as it was packed, has no path. StoreError: a store of these types never had one."""
+    plain = replace(info.schema, more=())
+    names = [each.name[4:] for each in plain.sections if each.name.startswith("hot/")]
+    there = {table.name: table for table in tables}
+    found = [there.get(name) or _removed(name, info, store) for name in names]
+    if None in found or with_places(plain, names) != info.schema:
+        raise StoreError(
+            f"{root} has the rows of {', '.join(names) or 'no table'}, and the store's are "
+            f"{', '.join(there) or 'none'}: {MEND}"
+        )
+    return [table for table in found if table is not None]
+
+
+def _removed(name: str, info: PackInfo, store: Store) -> FeatureTable | None:
+    """A packed table that the store does not have any more; None: a store of these types cannot
+    have had it."""
+    attribute, array = name.rpartition("/")[2], info.arrays.get(f"rows/{name}")
+    if array is None or name in store.info.own.arrays:
+        return None
+    for view in store.all_nodes():
+        if view.name_of(attribute) == name:
+            row_bytes, shape = array.info.row_bytes, array.shape[1:]
+            file = TableFile("", DATA_OFFSET, view.num_nodes, row_bytes, array.dtype, shape)
+            return FeatureTable(name, attribute, view.type, of_edges=False, file=file)
+    return None
 
 
 def pack_path(store: Store, settings: PackSettings) -> Path:

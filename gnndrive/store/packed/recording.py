@@ -35,7 +35,14 @@ from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.layout.arrays import table_file
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
-from gnndrive.store.packed.format import MEND, PACKS, PackInfo, damaged, table_checksums
+from gnndrive.store.packed.format import (
+    MEND,
+    PACKS,
+    PackInfo,
+    damaged,
+    packed_tables,
+    table_checksums,
+)
 from gnndrive.store.packed.samples import SampleReader, read_index
 from gnndrive.store.packed.sections import (
     BANDS,
@@ -44,7 +51,6 @@ from gnndrive.store.packed.sections import (
     Schema,
     Type,
     places_of,
-    with_places,
 )
 from gnndrive.store.reader import Store
 
@@ -100,23 +106,14 @@ class Recording:
         wanted: Container[str],
     ) -> None:  # fmt: skip
         self.path, self.info = path, info
-        plain = replace(info.schema, more=())
-        listed = [each.name[4:] for each in plain.sections if each.name.startswith("hot/")]
-        there = {table.name: table for table in tables}
-        found = (there.get(name) or _removed(name, store) for name in listed)
-        packed = [table for table in found if table is not None]
-        if len(packed) < len(listed) or with_places(plain, listed) != info.schema:
-            raise StoreError(
-                f"{path} has the rows of {', '.join(listed) or 'no table'}, and the store's are "
-                f"{', '.join(table.name for table in tables) or 'none'}: {MEND}"
-            )
+        packed = packed_tables(path, info, store, tables)
         self._tables = [table for table in packed if table.name in wanted]
         for name, checksum in table_checksums(store, self._tables).items():
             if info.tables.get(name) != checksum:
                 raise StoreError(
                     f"{name} of {store.path} has changed since {path} was packed: {MEND}"
                 )
-        self.places = places_of(plain, listed)
+        self.places = places_of(replace(info.schema, more=()), [table.name for table in packed])
         self.hot_rows: dict[str, int] = {}
         self.band_ends: dict[str, Int64Array] = {}
         self.band_uses: dict[str, Int64Array] = {}
@@ -238,15 +235,3 @@ class Recording:
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < limit:
             raise damaged(self.path, f"batch {number} has rows of {name} outside of its file")
         return rows
-
-
-def _removed(name: str, store: Store) -> FeatureTable | None:
-    """A packed table that the store had when it was packed, whose rows are not read; None: a store
-    of these types cannot have had it."""
-    attribute = name.rpartition("/")[2]
-    for views, of_edges in ((store.all_nodes(), False), (store.all_edges(), True)):
-        for view in views:
-            if view.name_of(attribute) == name:
-                file = TableFile("", DATA_OFFSET, 0, 0, "uint8", ())
-                return FeatureTable(name, attribute, view.type, of_edges, file)
-    return None

@@ -7,7 +7,8 @@ three times.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import shlex
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeGuard
@@ -32,13 +33,14 @@ from gnndrive.store.packed.format import (
     damaged,
     hot_name,
     listed,
+    packed_tables,
     rows_name,
     shared_name,
 )
 from gnndrive.store.packed.places import IN_CHUNK
 from gnndrive.store.packed.placing import outputs_of
 from gnndrive.store.packed.samples import MappedSamples, SampleReader, read_index
-from gnndrive.store.packed.sections import BANDS, TablePlaces, places_of, with_places
+from gnndrive.store.packed.sections import BANDS, TablePlaces, places_of
 from gnndrive.store.reader import Store
 
 MEMORY = 256 << 20
@@ -71,11 +73,14 @@ class _Check:
     def __init__(self, root: Path, info: PackInfo, store: Store) -> None:
         self._root, self._info, self._store = root, info, store
         schema = info.schema
-        self._tables = [t for t in feature_tables(store) if rows_name(t.name) in info.arrays]
-        names = [table.name for table in self._tables]
-        if with_places(replace(schema, more=()), names) != schema:
-            raise damaged(root, "its index has other columns")
-        self._places = places_of(schema, names)
+        own, sums = store.info.own.arrays, {n: a.sha256 for n, a in store.info.arrays.items()}
+        there = [
+            table
+            for table in feature_tables(store)
+            if table.name in own or info.tables.get(table.name) == sums[table.name]
+        ]
+        self._tables = packed_tables(root, info, store, there)
+        self._places = places_of(schema, [table.name for table in self._tables])
         self._index = read_index(root, *info.arrays[INDEX].shape)
         types = store.info.types
         self._reader = SampleReader(root, schema, self._index, types, self._tables, info.batches)
@@ -95,8 +100,19 @@ class _Check:
         if listed(infos, sums) != self._info.arrays:
             raise damaged(self._root, "its arrays have other shapes than the index says")
         samples = MappedSamples(self._root, self._info.schema, self._index)
+        removed = [table.name for table in self._tables if not table.file.path]
+        if removed:
+            warnings.warn(
+                f"{self._root} was packed with {', '.join(removed)}, removed from the store or "
+                "replaced since then, so these rows were not compared; loaders replay the others. "
+                f"gnndrive pack {shlex.quote(str(self._store.path))} --overwrite, with the options "
+                "of this pack, makes it again",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         for packed in self._tables:
-            self._check_rows(packed, samples, progress)
+            if packed.name not in removed:
+                self._check_rows(packed, samples, progress)
 
     def _check_rows(self, table: FeatureTable, samples: MappedSamples, progress: Progress) -> None:
         places, name = self._places[table.name], rows_name(table.name)
