@@ -114,6 +114,14 @@ def least_text(count: int) -> str:
     return str(count)
 
 
+def exact_text(count: int) -> str:
+    """A text for exactly `count` bytes, to be given as an argument."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if count >= unit and not count % (unit // 1000):
+            return f"{count / unit:.3f}".rstrip("0").rstrip(".") + name
+    return str(count)
+
+
 def require_memory(memory: int, least: int, what: str) -> None:
     """Raise ConfigError unless `memory` bytes suffice for `what`, "to pack 5 rows"."""
     if memory < least:

@@ -121,3 +121,15 @@ def test_commands_run_as_printed(
         assert len(choices) == 2
         for each in choices:
             assert gnndrive("train", *given, "--strategy", each, "--epochs", 1).code == 0
+
+
+def test_a_pack_command_has_the_tuning_of_the_plan(gnndrive: Command, store: Path) -> None:
+    planned = gnndrive("plan", store, *SMALL, "--memory", "6MB", "--tuning", "io_depth=4").out
+    (command,) = (each for each in WHOLE.findall(planned) if each.startswith("pack "))
+    assert "--memory 6MB --tuning io_depth=4" in command
+    packed = gnndrive(*shlex.split(command))
+    assert packed.code == 0, packed.err
+    (train,) = (each for each in WHOLE.findall(packed.out) if each.startswith("train "))
+    assert "--tuning io_depth=4" in train
+    deep = command.replace("=4", "=128")
+    assert "is too little" in gnndrive(*shlex.split(deep), "--overwrite").refusal

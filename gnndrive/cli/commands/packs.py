@@ -15,6 +15,7 @@ import typer
 from gnndrive.cli.commands.info import layout_json, summary
 from gnndrive.cli.commands.loader_options import (
     LoaderOptions,
+    parse_tuning,
     trained_attributes,
     with_loader_options,
 )
@@ -31,13 +32,15 @@ from gnndrive.cli.commands.options import (
 from gnndrive.cli.report import Bars
 from gnndrive.cli.report.text import labelled
 from gnndrive.common.memory import format_size
+from gnndrive.loader.arguments import Tuning
 from gnndrive.store.packed.format import PACKS, PackInfo, differences, pack_path
 from gnndrive.store.reader import Store, open_homogeneous
 from gnndrive.strategies.diskgnn import DiskGNN
 from gnndrive.strategies.packs.pack import pack as pack_batches
+from gnndrive.strategies.packs.recording import OF_REPLAYING
 
 
-@with_loader_options("strategy", "buffer", "device", "tuning")
+@with_loader_options("strategy", "buffer", "device")
 def pack(
     options: LoaderOptions,
     store: StorePath,
@@ -65,11 +68,13 @@ def pack(
     opened, hops = open_homogeneous(store, "gnndrive pack"), list(options.hops)
     names = ("batch_size", "seed", "sampling", "memory", "device_memory")
     given = {name: getattr(options, name) for name in names}
+    tuning = parse_tuning(options.tuning)
     with Bars(kept="packed") as bars:
         info = pack_batches(
             opened, hops, opened.split(input), epochs=epochs, shuffle=shuffle, disk=disk,
             order=order, segment=segment, out=out, packing_memory=packing_memory,
-            overwrite=overwrite, progress=bars, attrs=trained_attributes(opened), **given,
+            overwrite=overwrite, progress=bars, attrs=trained_attributes(opened),
+            tuning=Tuning(**tuning), **given,
         )  # fmt: skip
     path = pack_path(opened, info.settings) if out is None else out
     if as_json:
@@ -83,16 +88,20 @@ def pack(
     if options.device_memory:
         call |= {"device": "cuda", "device_memory": options.device_memory}
     call["strategy"] = DiskGNN(packed=_name(opened, info, out)).text
+    replaying = {name: each for name, each in tuning.items() if name in OF_REPLAYING}
     call = {name: each for name, each in call.items() if each is not None}
     if input == INPUT and shuffle:
         lines += [
             "train from it:",
-            f"  gnndrive train {shlex.quote(str(store))} {_options(call, options.fanout)}",
+            f"  gnndrive train {shlex.quote(str(store))} "
+            f"{_options(call, options.fanout, replaying)}",
         ]
     more = "".join(
         f", {name}={json.dumps(each) if isinstance(each, str) else each}"
         for name, each in call.items()
     )
+    if replaying:
+        more += f", tuning=gnndrive.Tuning({', '.join(f'{n}={v!r}' for n, v in replaying.items())})"
     lines += [
         "or in Python:",
         f'  NeighborLoader(store, {hops}, store.split("{input}"){more})',
@@ -100,9 +109,11 @@ def pack(
     print("\n".join(lines))
 
 
-def _options(call: dict[str, Any], fanout: str) -> str:
+def _options(call: dict[str, Any], fanout: str, tuning: dict[str, Any]) -> str:
     """The options of `gnndrive train` for a loader's arguments that are not its defaults."""
     given = {"fanout": fanout} | {name.replace("_", "-"): each for name, each in call.items()}
+    if tuning:
+        given["tuning"] = ",".join(f"{name}={each}" for name, each in tuning.items())
     default = {"fanout": FANOUT, "batch-size": BATCH_SIZE, "shuffle": True}
     return " ".join(
         f"--{name} {shlex.quote(str(each))}"

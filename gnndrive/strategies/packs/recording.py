@@ -21,10 +21,17 @@ import torch
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.items import Item
-from gnndrive.common.memory import available_memory, format_size, given_size, least_text
+from gnndrive.common.memory import (
+    available_memory,
+    exact_text,
+    format_size,
+    given_size,
+    least_text,
+)
 from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.common.threads import in_turn, thread_pool
 from gnndrive.disk.engines import choose as choose_engine
+from gnndrive.loader.arguments import Tuning
 from gnndrive.loader.assembly import Assembly
 from gnndrive.plan.choice import default_stages
 from gnndrive.plan.plan import StageCounts
@@ -40,6 +47,8 @@ from gnndrive.store.packed.encoding import RecordedBatch
 from gnndrive.store.packed.format import PackSettings
 from gnndrive.store.packed.pack import least_memory
 
+OF_REPLAYING = ("io_depth", "extracting_queue", "training_queue")
+"""Arguments of `Tuning` that decide how much memory replaying a pack takes."""
 COUNT_BYTES = 4  # of a row of a table: how many batches use it
 
 
@@ -76,7 +85,10 @@ def pack_command(assembly: Assembly) -> str | None:
         words += ["--sampling", f"labor:dependency={assembly.sampling.batch_dependency}"]
     sizes = {name: given_size(assembly.own[name], name) for name in ("memory", "device_memory")}
     for name, size in sizes.items():
-        words += [] if size is None else [f"--{name}".replace("_", "-"), str(size)]
+        words += [] if size is None else [f"--{name}".replace("_", "-"), exact_text(size)]
+    tuning = {name: assembly.own[name] for name in OF_REPLAYING}
+    given = [f"{n}={v}" for n, v in tuning.items() if v != getattr(Tuning(), n)]
+    words += ["--tuning", ",".join(given)] if given else []
     _, least = least_memory(assembly.collate.tables)
     if (sizes["memory"] or least) < least:
         words += ["--packing-memory", least_text(least)]
