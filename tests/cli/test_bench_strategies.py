@@ -373,3 +373,12 @@ def test_ctrl_c_ends_the_process(planted, program, tmp_path):
         run_loading(of(planted, "gnndrive"), None, interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_loaders_refusal_names_the_memory_of_a_process() -> None:
+    refused = 'memory=1 MB is too little: give at least memory="2MB". With that it uses\n  plan'
+    said = strategy_runs._for_a_process(refused, 400_000_000)
+    assert said.endswith(
+        'memory="2MB". That is the loader\'s; for a whole process give --memory 410MB'
+    )
+    assert strategy_runs._for_a_process("killed", 1) == "killed"

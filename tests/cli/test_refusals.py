@@ -128,7 +128,7 @@ REFUSED = {
         (("--packed", "a"), "give --strategies diskgnn:packed=…"),
         (("--tuning", "engines=2"), "'engines=2' is no argument of gnndrive.Tuning"),
         (("--split", "none"), "--split none is none of the splits"),
-        (("--memory", "300MB"), "nothing is left for loading: give more"),
+        (("--memory", "300MB"), "nothing is left for loading: give "),
         (("--memory", "lots"), "is no size"),
     ],
 }

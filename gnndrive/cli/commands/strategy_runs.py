@@ -27,17 +27,19 @@ from gnndrive.cli.commands.loading import (
 from gnndrive.cli.commands.options import SAMPLING
 from gnndrive.cli.measure.memory_limit import Cgroup
 from gnndrive.common.errors import ConfigError, GNNDriveError
-from gnndrive.common.memory import format_size, given_size
+from gnndrive.common.memory import exact_text, format_size, given_size, least_text, parse_size
 from gnndrive.common.names import did_you_mean
 from gnndrive.common.progress import Progress
 from gnndrive.loader.arguments import TUNING, Tuning
 from gnndrive.loader.neighbor_loader import NeighborLoader
+from gnndrive.plan.choice import without_plan
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import UNPREPARED, Strategy, parts_of, strategies, value_of
 from gnndrive.strategies.base import strategy as find_strategy
 from gnndrive.strategies.superbatches.scheme import RAMP, SamplesAhead
 
 WARM_UP, SECONDS = 10, 120.0
+SPREAD = 1.02  # of what a process takes without loading, in another run
 _OF_THE_COMPARISON = {
     "self", "data", "num_neighbors", "input_nodes", "strategy", "seed", "kwargs",
 }  # fmt: skip
@@ -195,7 +197,7 @@ def missing(store: Store, asked: Comparison) -> dict[str, str]:
 def command_of(asked: Comparison, choice: Choice) -> str:
     """The command that measures one strategy in the same way."""
     words = ["gnndrive", "bench", "strategies", str(asked.store), "--strategies", choice.text]
-    words += ["--memory", str(asked.memory)] if asked.memory is not None else []
+    words += ["--memory", exact_text(asked.memory)] if asked.memory is not None else []
     default = LoaderOptions()
     for name in ("fanout", "batch_size", "sampling", "seed", "tuning"):
         value = getattr(asked.options, name)
@@ -228,9 +230,9 @@ def measure(
     left = None if asked.memory is None else asked.memory - own
     if asked.memory is not None and asked.memory <= own:
         raise ConfigError(
-            f"--memory {format_size(asked.memory)}: Python, torch and the store take "
-            f"{format_size(own)} of it, so nothing is left for loading: give more; a loader's "
-            "memory= counts loading alone"
+            f"--memory {format_size(asked.memory)} is for a whole process, of which Python, torch "
+            f"and the store take {format_size(own)}, so nothing is left for loading: give "
+            f"{format_size(own)} more than a loader's memory=, which counts loading alone"
         )
     runs = {
         choice.text: StrategyRuns(choice, failed=lacking.get(choice.text))
@@ -252,10 +254,23 @@ def measure(
                 loaded = run_loading(given, limit, shown)
             except LoadingFailed as error:
                 again = "" if number == 1 else f"in round {number}: "
-                runs[text] = replace(each, failed=f"{again}{error}")
+                failed = f"{again}{_for_a_process(str(error), own)}"
+                runs[text] = replace(each, failed=failed)
                 continue
             runs[text] = replace(each, rounds=(*each.rounds, loaded), superbatch=superbatch)
     return Measured(tuple(runs.values()), own, left, words, limit is not None)
+
+
+def _for_a_process(refused: str, own: int) -> str:
+    """Why a loader failed, with the --memory of a whole process for a refusal's `memory=`."""
+    found = re.search(r'give at least memory="(.+?)"', refused)
+    if found is None:
+        return refused
+    nbytes = parse_size(found[1], "memory") + int(SPREAD * own)
+    return (
+        f"{without_plan(refused)}. That is the loader's; for a whole process give --memory "
+        f"{least_text(nbytes)}"
+    )
 
 
 def _loading(asked: Comparison) -> Loading:
