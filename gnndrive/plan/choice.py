@@ -79,8 +79,8 @@ def make_planner(request: PlanRequest) -> Planner:
 
 def in_groups(planner: Planner, request: PlanRequest) -> Planner:
     """The planner for groups of some thousand rows, if they leave the feature buffer about as it
-    is. Ranks that share a buffer take turns batch by batch, what is known of superbatches is known
-    by batch, and on a GPU groups were not measured."""
+    is. Ranks that share a buffer take turns batch by batch, what is known ahead is known by
+    batch, and on a GPU groups were not measured."""
     shape = planner.shape
     if shape.on_device or shape.shared or request.ahead is not None:
         return planner

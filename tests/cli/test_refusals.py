@@ -42,7 +42,8 @@ REFUSED = {
         (
             ("--memory", "10MB"),
             "--memory 10MB is too little for this loader, which needs 35.9 MB; most of it, "
-            '33.6 MB, is the item "staging": give --tuning io_depth=16, or give at least --memory',
+            '33.6 MB, is the item "staging": give --tuning io_depth=16, or give --memory 10.79MB '
+            "with --tuning io_depth=32, or give at least --memory 35.96MB. With",
         ),
         (("--trace", "a.txt"), "whose name ends in .json"),
         (("--trace", "/nowhere/a.json"), "cannot be written"),

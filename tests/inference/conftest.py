@@ -11,6 +11,7 @@ from torch_geometric.data import Data, HeteroData
 
 import gnndrive
 from gnndrive import ConfigError, Store
+from gnndrive.common.memory import parse_size
 from tests.loader.hetero.graph import make_data
 
 NODES, COLUMNS = 600, 20
@@ -68,6 +69,6 @@ def least_memory(infer: Callable[..., Any]) -> int:
     """The memory that the error names if far too little is given."""
     with pytest.raises(ConfigError) as error:
         infer(memory=1000)
-    found = re.search(r"give memory=([0-9]+) ", str(error.value))
+    found = re.search(r'give memory="([0-9.]+[KMG]?B)"', str(error.value))
     assert found is not None
-    return int(found[1])
+    return parse_size(found[1], "memory")

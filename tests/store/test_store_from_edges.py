@@ -303,7 +303,7 @@ def test_ids_of_features_and_of_edges_that_differ(tmp_path):
     file.write_text("s,t\na,b\nb,c\n")
     given: dict[str, Any] = {"map_ids": True, "header": True, "features": f"{at}:user"}
     for users, match in (
-        ("abcd", "row 4 has the id 'd' in column 'user': no edge has it; correct it, or .*--nodes"),
+        ("abcd", "row 4 has the id 'd' in column 'user': no edge has it; correct it, or .*nodes="),
         ("xabycz", "row 1 has the id 'x' .* has it, nor those of 2 more: 'y', 'z'; correct it"),
         ("uvwxyz", "row 1 has the id 'u' .* nor those of 5 more, such as 'v', 'w', 'x'; correct"),
         (

@@ -269,7 +269,7 @@ def test_from_dataset_and_the_command_choose_this_importer(arrays, tmp_path, cap
     for more, match in (
         (["--edges", "e.csv", "--no-header"], "--edges, --header: the files of the dataset"),
         (["--num-nodes", "0"], "--num-nodes: the files of the dataset"),
-        (["--split", "none"], "splits= (--split) is for a .pt file, and the files of the dataset"),
+        (["--split", "none"], "--split is for a .pt file, and the files of the dataset"),
         ([str(out)], "what is to be imported"),
     ):
         capsys.readouterr()

@@ -301,7 +301,7 @@ def _check_order(
         if in_order is False:
             raise ConfigError(
                 f"{file}: the column {name!r} has ids of nodes, but not in the nodes' order: give "
-                f"features={file}:{name} (--features) to find rows by them, or leave the column "
+                f"features={file}:{name} to find rows by them, or leave the column "
                 "out of the file if the rows are in the nodes' order"
             )
         texts += [name] * is_text
@@ -309,7 +309,7 @@ def _check_order(
         warnings.warn(
             f"{file}: the rows are taken in the order of the sorted ids, because few of them are "
             f"in {', '.join(map(repr, texts))}: if a column has them, write them as in the edges, "
-            f"and give features={file}:COLUMN (--features)",
+            f"and give features={file}:COLUMN",
             stacklevel=4,
         )
 

@@ -410,7 +410,7 @@ def _drawn(
                 f"{' and '.join(left)} from the labelled nodes in no mask"
             )
             if not left:
-                remedy = "leave out splits= (--split), because it has all"
+                remedy = "leave out splits=, because it has all"
             raise ConfigError(
                 f"the data has {twice[0]}_mask, which is the split {twice[0]!r}: {remedy}; or "
                 "delete the mask"

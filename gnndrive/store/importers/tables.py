@@ -242,7 +242,7 @@ class _Graph:
             if meant:
                 warnings.warn(
                     f"edges name the type {type!r}, which has no table{meant}, so that its nodes "
-                    "are those of the edges: correct the name, or give a table, nodes= (--nodes)",
+                    "are those of the edges: correct the name, or give a table, nodes=",
                     stacklevel=4,
                 )
         self._expressions: dict[tuple[Any, int], str] = {}

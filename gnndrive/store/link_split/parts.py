@@ -154,7 +154,7 @@ def split_type(
         count and not counted[each] for each, count in wanted.items()
     ):
         raise ConfigError(
-            f"time={options.time!r} (--time): edges of one time are in one part, and so many have "
+            f"time={options.time!r}: edges of one time are in one part, and so many have "
             "the same that a part would have none: give larger parts, num_val= and num_test= "
             "(--num-val, --num-test), or leave out time= to split at random"
         )
@@ -166,12 +166,12 @@ def _times(store: Store, edges: StoredEdges, name: str) -> Int64Array:
     full = edges.name_of(name)
     if full not in store.info.arrays:
         there = ", ".join(edges.names) or "no attribute"
-        raise ConfigError(f"time={name!r} (--time): {full} is not there; the edges have {there}")
+        raise ConfigError(f"time={name!r}: {full} is not there; the edges have {there}")
     times = store.array(full)
     if times.ndim != 1 or times.dtype.kind not in "iu" or times.dtype == np.uint64:
         raise ConfigError(
-            f"time={name!r} (--time): {full} is {times.dtype} {list(times.shape)}: times are one "
-            "whole number for each edge, as an import keeps those of its time= (--time)"
+            f"time={name!r}: {full} is {times.dtype} {list(times.shape)}: times are one "
+            "whole number for each edge, as an import keeps those of its time="
         )
     return times
 

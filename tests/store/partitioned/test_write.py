@@ -227,7 +227,7 @@ def test_a_disk_that_is_too_small(store, monkeypatch):
     told: list[str] = []
     for module in (partitioning, rows):
         monkeypatch.setattr(module, "free_bytes", lambda _: 10_000)
-    with pytest.raises(StoreError, match=r"it needs [\d,]+ more bytes .*--static"):
+    with pytest.raises(StoreError, match=r"it needs [\d,]+ more bytes .*static="):
         partition(store, 20, "random", progress=lambda what, *_: told.append(what))
     assert told == []
 
