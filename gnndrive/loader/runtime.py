@@ -35,7 +35,7 @@ from gnndrive.loader.buffer_pool import BufferPool, Buffers
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.sharing import HostService
 from gnndrive.loader.tracing import TraceCounters
-from gnndrive.pipeline.batch_times import EpochTimes
+from gnndrive.pipeline.batch_times import EpochTimes, wait_seconds
 from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs, NoBuffer
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.timeline import Timeline
@@ -351,7 +351,7 @@ class Runtime:
             "sample_s": counters.sample_s,
             "extract_s": counters.extract_s,
             "gather_s": counters.gather_s,
-            **counters.times.wait_seconds(),
+            **wait_seconds(counters.times.snapshot().waits_ns),
             "windows": counters.windows,
             "window_load_s": counters.window_load_s,
             "window_wait_s": counters.window_wait_s,

@@ -1,23 +1,22 @@
 """The spans of a batch touch, and the user's wait is divided by what the batch was in."""
 
 import random
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from gnndrive.pipeline import batch_times
 from gnndrive.pipeline.batch_times import (
     ASKED,
     CAUSES,
-    DRAWN,
+    FOLD_AT,
+    GATHERING,
     GRANTED,
     JOINED,
     PUT,
-    READ,
     READY,
     SAMPLED,
     SAMPLING,
@@ -25,12 +24,12 @@ from gnndrive.pipeline.batch_times import (
     TAKEN,
     BatchTimes,
     EpochTimes,
-    Histogram,
     StageTimes,
-    bucket_of,
+    buckets_of,
     middle_of,
     split_wait,
-)  # fmt: skip
+    wait_seconds,
+)
 
 
 class Ticking:
@@ -47,7 +46,7 @@ class Ticking:
 def record(*marks: int, more: Sequence[int] = ()) -> BatchTimes:
     """A record with the given marks; its clock shows `more` after them."""
     clock = iter([*marks, *more])
-    times = BatchTimes(0, StageTimes(lambda: next(clock)))
+    times = BatchTimes(0, lambda: next(clock))
     for mark in range(1, len(marks)):
         times.mark(mark)
     return times
@@ -57,9 +56,7 @@ def record(*marks: int, more: Sequence[int] = ()) -> BatchTimes:
 
 
 def test_a_mark_that_was_left_out_is_made_with_the_next_one():
-    clock = Ticking()
-    stages = StageTimes(clock)
-    times = BatchTimes(0, stages)
+    times = BatchTimes(0, Ticking())
     times.mark(JOINED)
     times.mark(READY)
     times.mark(GRANTED)  # a call-back that comes too late
@@ -67,36 +64,7 @@ def test_a_mark_that_was_left_out_is_made_with_the_next_one():
     assert times.marks[GRANTED] == times.marks[READY]
     times.end()
     times.mark(PUT)
-    times.end()
-    assert times.reached == READY
-    assert stages.present == [0] * len(STAGES)
-
-
-@pytest.mark.parametrize("then", ["mark", "end"])
-@pytest.mark.parametrize("first", ["last mark", "end"])
-def test_a_record_ends_once_though_two_threads_end_it(monkeypatch, first, then):
-    stages = StageTimes(Ticking())
-    times = BatchTimes(0, stages)
-    times.mark(JOINED)
-    calls: dict[str, Callable[[], None]] = {
-        "mark": lambda: times.mark(READY),
-        "last mark": lambda: times.mark(ASKED),
-        "end": times.end,
-    }
-    lock, others = threading.RLock(), [calls[first]]
-
-    @contextmanager
-    def overtaken() -> Iterator[None]:
-        """A lock that another thread has had, just before the first one got it."""
-        if others:
-            others.pop()()
-        with lock:
-            yield
-
-    monkeypatch.setattr(type(stages), "lock", property(lambda _: overtaken()), raising=False)
-    calls[then]()
-    assert times.reached == (JOINED if first == "end" else ASKED)
-    assert stages.present == [0] * len(STAGES)
+    assert len(times.marks) == READY + 1, "it has ended"
 
 
 # ---- the split
@@ -175,19 +143,35 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     batches: Kept = []
 
     def keep(_: Any, lane: int, epoch: int, times: BatchTimes, end: int) -> None:
-        batches.append((times.index, times.marks[: times.reached + 1], end))
+        batches.append((times.index, times.marks, end))
 
     monkeypatch.setattr(batch_times, "_events", keep)
     return batches
 
 
+def counts(times: EpochTimes) -> list[int]:
+    """How many batches were counted in each stage."""
+    return [int(each["count"]) for each in times.stages.summary().values()]
+
+
+def present(times: EpochTimes) -> list[int]:
+    """How many batches are in each stage: by how many nanoseconds the times of all together grow in
+    one nanosecond."""
+    stages, clock = times.stages, times.stages.clock
+    now, areas_ns = clock(), []
+    for stages.clock in (lambda: now, lambda: now + 1):
+        areas_ns.append(stages.snapshot().areas_ns)
+    stages.clock = clock
+    return list(areas_ns[1] - areas_ns[0])
+
+
 def test_a_batch_is_counted_when_it_is_taken_and_its_step_when_the_next_is_asked_for(kept):
     times = EpochTimes(StageTimes(Ticking()), Mock())
     one = take_one(times)
-    assert [each.count for each in times.stages.histograms] == [1] * TAKEN + [0]
+    assert counts(times) == [1] * TAKEN + [0]
     assert not kept
     asked = times.asked()
-    assert [each.count for each in times.stages.histograms] == [1] * len(STAGES)
+    assert counts(times) == [1] * len(STAGES)
     assert kept == [(0, one.marks, asked)]
     assert one.marks[ASKED] == asked
 
@@ -201,29 +185,68 @@ def take_one(times: EpochTimes, index: int = 0) -> BatchTimes:
     return one
 
 
+def test_sums_do_not_change_when_records_are_forgotten():
+    clock = Ticking()
+    times = EpochTimes(StageTimes(clock))
+    for index in range(FOLD_AT):
+        begun = times.asked()
+        take_one(times, index)
+        times.waited(begun)
+    times.begin(-1).mark(JOINED)
+    times.asked()
+    before = times.stages.snapshot()
+    assert len(times.stages.live) == FOLD_AT + 1
+    times.begin(-2)
+    assert len(times.stages.live) == 2, "nothing grows with the batches"
+    after = times.stages.snapshot()
+    for name in ("counts", "totals_ns", "waits_ns"):
+        assert np.array_equal(getattr(before, name), getattr(after, name))
+    passed_ns = after.at_ns - before.at_ns
+    joined, drawn = STAGES.index("admission"), STAGES.index("sampler_wait")
+    grown = after.areas_ns - before.areas_ns
+    assert grown[joined] == passed_ns
+    assert 0 < grown[drawn] < passed_ns
+    assert grown.sum() == grown[joined] + grown[drawn]
+
+
+def test_no_batch_is_left_in_a_stage_if_another_thread_takes_one_meanwhile():
+    times = EpochTimes(StageTimes(Ticking()))
+    take_one(times, 0)
+    take_one(times, 1)  # asked for before the other thread got the first one
+    times.asked()
+    assert counts(times) == [2] * TAKEN + [1]
+    assert present(times) == [0] * len(STAGES)
+
+
 def test_seeds_that_are_drawn_again_begin_a_new_record():
     times = EpochTimes(StageTimes(Ticking()))
     first = times.begin(3)
     again = times.begin(3)
     assert times.of(3) is again
     first.mark(PUT)
-    assert first.reached == DRAWN, "the first record has ended"
-    assert sum(times.stages.present) == 1
+    assert len(first.marks) == 1, "the first record has ended"
+    assert sum(present(times)) == 1
 
 
 def test_the_end_gives_up_what_is_left_and_ends_the_users_step(kept):
     times = EpochTimes(StageTimes(Ticking()), Mock())
     left = times.begin(1)
     left.mark(JOINED)
-    take_one(times)
+    one = take_one(times)
     times.end()
     times.end()
-    assert times.stages.present == [0] * len(STAGES)
+    assert present(times) == [0] * len(STAGES)
+    for _ in range(2):
+        times.stages.finished.append(one)  # as if another thread had ended it, too
+        times.stages.fold()
+    assert counts(times) == [1] * TAKEN + [0]
     ((index, marks, end),) = kept
     assert (index, len(marks)) == (0, ASKED)
     assert end > marks[TAKEN]
     times.waited(times.stages.clock())
-    assert times.stages.waits_ns[CAUSES.index("slots")] > 0, "it waited for the batch given up"
+    assert wait_seconds(times.stages.snapshot().waits_ns)["wait_slots_s"] > 0, (
+        "it waited for the batch given up"
+    )
 
 
 class Clock:
@@ -237,63 +260,89 @@ class Clock:
 
 def test_a_buckets_middle_is_within_two_per_cent():
     times = [*range(3_000), *(7**power for power in range(20)), 10**18, *(2**p for p in range(60))]
-    for ns in times:
-        assert abs(middle_of(bucket_of(ns)) - ns) <= 0.016 * ns, ns
-    buckets = [bucket_of(ns) for ns in range(100_000)]
+    times += [2**power - 1 for power in range(60)]
+    for ns, bucket in zip(times, buckets_of(np.array(times)), strict=True):
+        assert abs(middle_of(int(bucket)) - ns) <= 0.016 * ns, ns
+    buckets = buckets_of(np.arange(100_000)).tolist()
     assert buckets == sorted(buckets)
     assert set(buckets) == set(range(buckets[-1] + 1))
-    assert bucket_of(1 << 50) < 2_000, "memory does not grow with the times"
+    assert buckets_of(np.array([2**63 - 1])) < batch_times._BUCKETS
 
 
 def test_percentiles_are_those_of_the_sorted_times(seeds):
-    assert not any(Histogram().summary().values())
+    clock = Clock()
+    assert not any(StageTimes(clock).summary()["gather"].values())
     for seed in seeds(2):
-        draw = random.Random(seed)
-        times = [int(draw.lognormvariate(15, 2)) for _ in range(3_000)]
-        histogram = Histogram()
-        for ns in times:
-            histogram.add(ns)
-        summary, ordered = histogram.summary(), sorted(times)
+        draw, times = random.Random(seed), EpochTimes(StageTimes(clock))
+        spans = [int(draw.lognormvariate(15, 2)) for _ in range(3_000)]
+        for index, ns in enumerate(spans):
+            one = times.begin(index)
+            one.mark(GATHERING)
+            clock.now += ns
+            one.mark(TAKEN)
+            times.took(one)
+            times.asked()
+        summary, ordered = times.stages.summary()["gather"], sorted(spans)
         assert summary["count"] == 3_000
-        assert summary["mean_s"] == pytest.approx(sum(times) / 3_000 / 1e9)
+        assert summary["mean_s"] == pytest.approx(sum(spans) / 3_000 / 1e9)
         for name, share in (("p50_s", 0.5), ("p90_s", 0.9), ("p99_s", 0.99)):
             assert summary[name] == pytest.approx(ordered[int(share * 3_000) - 1] / 1e9, rel=0.02)
 
 
 def test_occupancies_and_waits_of_an_interval():
     clock = Clock()
-    times = StageTimes(clock)
-    times.move(None, SAMPLED)  # was there before the interval
+    times = EpochTimes(StageTimes(clock))
+    times.begin(0).mark(SAMPLED)  # was there before the interval
     clock.now += 1_000
-    start = times.snapshot()
+    start = times.stages.snapshot()
     clock.now += 250
-    times.move(None, SAMPLED)
+    one = times.begin(1)
+    one.mark(SAMPLED)
     clock.now += 500
-    times.move(SAMPLED, JOINED)
+    one.mark(GATHERING)
+    clock.now += 7_000
+    one.mark(TAKEN)
+    times.took(one)
+    times.waited(clock.now - 7_100)
     clock.now += 250
-    times.histograms[STAGES.index("gather")].add(7_000)
-    times.add_waits([1_000, 200, 30, 4])
-    since = times.snapshot().since(start)
-    assert since["extracting_queue"] == 1.5  # one all the time, another for half of it
+    since = times.stages.snapshot().since(start)
+    assert since["extracting_queue"] == 1 + 500 / 8_000  # one all the time, another for a while
     assert since["training_queue"] == since["output_queue"] == 0
-    assert since["wait_s"] == pytest.approx(1_234e-9)
+    assert since["wait_s"] == pytest.approx(7_100e-9)
     assert [since[f"wait_{cause}_s"] for cause in ("disk", "sampling", "gather", "slots")] == [
-        1e-6, 2e-7, 3e-8, 4e-9,
+        0, 1e-7, 7e-6, 0,
     ]  # fmt: skip
     assert since["gather_s_p50"] == since["gather_s_p99"] == pytest.approx(7e-6, rel=0.02)
-    assert "read_s_p50" not in since, "no batch was read in this interval"
-    again = times.snapshot().since(times.snapshot())
+    assert "step_s_p50" not in since, "the user is in its step"
+    again = times.stages.snapshot().since(times.stages.snapshot())
     assert again["wait_s"] == 0
     assert "gather_s_p50" not in again
 
 
-def test_reads_are_known_as_intervals():
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_batch_in_the_extracting_queue_waits_for_the_reads_of_any_batch(folded):
     clock = Clock()
-    times = StageTimes(clock)
-
-    for ns, begins in ((100, True), (150, True), (200, False), (300, False), (400, True)):
-        clock.now = ns
-        times.move(*((None, READ) if begins else (READ, None)))
-    assert times.reads_between(0, 1_000) == [(100, 300), (400, 1_000)]
-    assert times.reads_between(250, 350) == [(250, 300)]
-    assert times.reads_between(300, 400) == []
+    stages = StageTimes(clock)
+    own, other = EpochTimes(stages), EpochTimes(stages)
+    one, reading = own.begin(0), [other.begin(index) for index in range(3)]
+    steps = [  # at which time, the batch of the other iterator, its mark
+        (100, 0, GRANTED), (150, 1, GRANTED), (200, 0, READY), (300, 1, READY), (400, 2, GRANTED),
+    ]  # fmt: skip
+    one.mark(SAMPLED)
+    begun = clock.now
+    for ns, index, mark in steps:
+        clock.now = begun + ns
+        reading[index].mark(mark)
+    for each in reading[:2]:
+        each.mark(TAKEN)
+        other.took(each)
+    other.asked()
+    if folded:
+        stages.fold()
+    clock.now = begun + 450
+    one.mark(TAKEN)
+    own.took(one)
+    own.waited(begun)
+    waits = wait_seconds(stages.snapshot().waits_ns)
+    assert waits["wait_disk_s"] == pytest.approx(250e-9)
+    assert waits["wait_sampling_s"] == pytest.approx(200e-9)
