@@ -23,18 +23,27 @@ FORKED = (
 )
 _keep_for_ever = ctypes.pythonapi.Py_IncRef
 _keep_for_ever.argtypes, _keep_for_ever.restype = [ctypes.py_object], None
+_process = os.getpid()  # kept, because each batch compares it and a system call costs more
+
+
+def _note_process() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_process)
 
 
 class ProcessGuard:
     """Knows the process in which it was made."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
+        self._made_in = _process
 
     @property
     def forked(self) -> bool:
         """Whether this is a forked child of that process."""
-        return os.getpid() != self._process
+        return _process != self._made_in
 
     def check(self) -> None:
         """Raise ConfigError in a forked child."""

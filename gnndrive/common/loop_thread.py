@@ -40,11 +40,12 @@ class LoopThread:
     """An event loop in a daemon thread; `close` ends both.
 
     Attributes:
+        thread: runs the loop.
         guard: refuses forked children, in which the thread does not exist.
     """
 
     def __init__(self, name: str = "gnndrive") -> None:
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._closing = threading.Lock()
         self._closed = False
         self.guard = ProcessGuard()
@@ -54,9 +55,9 @@ class LoopThread:
                 require_files(3)  # because a loop that gets one or two complains when it is deleted
                 self._loop = loop = asyncio.new_event_loop()
                 _open.add(self)
-                self._thread.start()
+                self.thread.start()
         except BaseException:
-            if self._thread.is_alive():
+            if self.thread.is_alive():
                 self.close()
             elif loop is not None:
                 loop.close()
@@ -80,7 +81,7 @@ class LoopThread:
     @property
     def inside(self) -> bool:
         """Whether the calling thread is the loop thread (a finalizer may run in any thread)."""
-        return threading.current_thread() is self._thread
+        return threading.current_thread() is self.thread
 
     def start(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Run a coroutine in the loop. ClosedError after `close`, ConfigError in a forked child."""
@@ -139,7 +140,7 @@ class LoopThread:
                 self._closed = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
         if not self.inside:
-            self._thread.join()
+            self.thread.join()
 
 
 def in_loop_thread(make: Callable[[], Result], name: str = "gnndrive") -> tuple[LoopThread, Result]:

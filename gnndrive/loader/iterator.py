@@ -177,10 +177,10 @@ class BatchIterator(Iterator[Any]):
         """The user asks for a batch, in this thread; tells whether the epoch is under way."""
         self._runtime.check_caller()
         self._tell()
-        self._user = threading.get_ident()
-        shared = self._shared
-        if shared is not None and shared.ask_for(self._yielded, self._ranks.history.exchanges):
-            self._runtime.loop_thread.call_soon(shared.say_passed)
+        if (shared := self._shared) is not None:
+            self._user = threading.get_ident()
+            if shared.ask_for(self._yielded, self._ranks.history.exchanges):
+                self._runtime.loop_thread.call_soon(shared.say_passed)
         return not self._closed
 
     def _tell(self, ended: bool = False) -> None:

@@ -83,7 +83,6 @@ class Runtime:
         self._host, self.shares_buffer = host, host is not None and host.has_buffer
         self._closing, self._ended = threading.Lock(), False
         self._change_ended: asyncio.Event | None = None  # of the last change of the plan
-        self._changing: int | None = None  # the thread that changes the plan
         self.timeline, self._trace_counters = timeline, None
         self._files = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
@@ -104,6 +103,8 @@ class Runtime:
             undo.callback(self._workers.close)
             self.loop_thread = LoopThread()
             undo.callback(self.loop_thread.close)
+            # Its own threads, and one that changes the plan: see `check_caller`.
+            self._refused = {self.loop_thread.thread, *self._workers.threads}
             self.engine: Engine | None = None
             self._buffers = self.loop_thread.call(self._start_buffers(store, settings))
             if timeline is not None:
@@ -176,8 +177,7 @@ class Runtime:
         """Raise ConfigError in a thread that would wait for one that waits for it, or does not
         exist: in a forked child, in this runtime's own threads, in one that changes the plan."""
         self.loop_thread.guard.check()
-        changing = self._changing == threading.get_ident()
-        if self.loop_thread.inside or self._workers.inside or changing:
+        if threading.current_thread() in self._refused:
             raise ConfigError(INSIDE)
 
     # ---- epochs ----
@@ -303,12 +303,11 @@ class Runtime:
         ended = asyncio.Event()
         try:
             self.loop_thread.call(self._begin_change(ended, busy))
-            self._changing = threading.get_ident()
+            self._refused.add(threading.current_thread())
             self.array_pool.trim()
             yield
         finally:
-            if self._changing == threading.get_ident():
-                self._changing = None
+            self._refused.discard(threading.current_thread())
             self.loop_thread.call_soon(ended.set)
 
     async def _begin_change(self, ended: asyncio.Event, busy: str) -> None:

@@ -49,14 +49,14 @@ class ThreadWorkers:
     Functions begin in the order of the calls of `run`. Functions that wait for each other run at
     the same time if they are queued one right behind the other and are no more than the threads.
     Each thread calls `begin` with its number before its first function, whose caller gets what it
-    raises. ConfigError if the system refuses to start a thread.
+    raises. ConfigError if the system refuses to start a thread. `threads`: all of them.
     """
 
     def __init__(self, count: int, begin: Callable[[int], object] | None = None) -> None:
         self._begin = begin
         self._work: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
         self._work = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self.threads: list[threading.Thread] = []
         try:
             with named_limit(), deferred_interrupts():
                 for number in range(count):
@@ -65,7 +65,7 @@ class ThreadWorkers:
                         name=f"gnndrive-worker-{number}",
                     )  # fmt: skip
                     thread.start()
-                    self._threads.append(thread)
+                    self.threads.append(thread)
         except BaseException:
             self.close()
             raise
@@ -100,14 +100,9 @@ class ThreadWorkers:
                 running.exception()  # retrieved, or asyncio would report it
             raise
 
-    @property
-    def inside(self) -> bool:
-        """Whether the calling thread is one of the threads that run functions."""
-        return threading.current_thread() in self._threads
-
     def close(self) -> None:
         """Wait for the functions that run and end the threads."""
-        for _ in self._threads:
+        for _ in self.threads:
             self._work.put(None)
-        for thread in self._threads:
+        for thread in self.threads:
             thread.join()

@@ -366,7 +366,7 @@ def test_a_failed_unregistration_leaves_no_error_behind(gpus):
 def test_a_forked_child_leaves_the_memory_alone(gpus, monkeypatch):
     pinned = pinned_memory()
     pinned.take(4096)
-    monkeypatch.setattr("os.getpid", lambda: -1)
+    monkeypatch.setattr("gnndrive.common.forks._process", -1)
     del pinned
     gc.collect()
     assert len(gpus.host.registered) == 1
