@@ -14,6 +14,10 @@
  * order of slots, and admissions take them in that order for rows in the order of the file. So
  * walks over standby and slots go through memory in one direction.
  *
+ * A table with a slot for every row never gives up one: a valid row is kept for good. Nothing is
+ * counted of kept rows, an admission only looks up their slots. Rows that are loading or have failed
+ * are referenced as in any table, and their references end when they become valid.
+ *
  * An admission takes all of a batch or nothing. gd_buffer_hold is for the head of the admission
  * queue alone, which may be admitted by parts (rule 3). Only one thread, the pipeline's event loop,
  * calls these functions, so there is no lock.
@@ -31,6 +35,7 @@ gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
     if (!b) return gd_no_object(ENOMEM);
     b->rows = rows;
     b->slots = slots;
+    b->keeps = slots >= rows;
     b->room.available = slots;
     b->slot_of = gd_table((size_t)rows + 1, sizeof *b->slot_of);
     b->row_of = gd_table((size_t)slots, sizeof *b->row_of);
@@ -70,6 +75,11 @@ static void expect(const gd_buffer *b, const gd_ranking *r, int64_t row) {
     gd_expect_key(r, row);
 }
 
+/* Whether a slot's row never leaves it. */
+static int is_kept(const gd_buffer *b, int32_t slot) {
+    return b->keeps && b->state[slot] == GD_VALID;
+}
+
 /* ---- probe: count distinct rows and mark them ---- */
 
 /* Count the distinct rows of `ids` and mark them; *marked: how many ids it looked at. most >= 0:
@@ -94,7 +104,7 @@ static int mark(gd_buffer *b, const int64_t *ids, int64_t n, int64_t most, gd_ad
             int32_t slot = *entry - 1;
             if (b->state[slot] == GD_VALID) {
                 a->hits++;
-                *own_standby += b->references[slot] == 0;
+                *own_standby += !b->keeps && b->references[slot] == 0;
             } else {
                 a->waits++;
             }
@@ -177,6 +187,8 @@ static int64_t take_present(gd_buffer *b, const gd_ranking *r, const int64_t *id
         int32_t slot = entry - 1;
         int first = b->state[slot] & SEEN;
         b->state[slot] &= (uint8_t)~SEEN;
+        alias[i] = slot;
+        if (is_kept(b, slot)) continue;
         if (b->state[slot] == GD_LOADING) {
             if (first) pending[pending_count++] = slot;
         } else if (b->references[slot] == 0) {
@@ -185,7 +197,6 @@ static int64_t take_present(gd_buffer *b, const gd_ranking *r, const int64_t *id
         }
         b->references[slot]++;
         rank(b, r, slot, ids[i], code_at(codes, i));
-        alias[i] = slot;
     }
     return pending_count;
 }
@@ -306,8 +317,12 @@ int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n) {
     if (end_loading(b, slots, n, GD_VALID)) return -EINVAL;
     b->tick++;
     b->stats.commits += n;
-    for (int64_t i = 0; i < n; i++)
-        if (b->references[slots[i]] == 0) to_standby(b, slots[i]);
+    for (int64_t i = 0; i < n; i++) {
+        if (b->keeps)
+            b->references[slots[i]] = 0;
+        else if (b->references[slots[i]] == 0)
+            to_standby(b, slots[i]);
+    }
     return 0;
 }
 
@@ -326,7 +341,7 @@ int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n) {
 
 /* Restore the references that a release dropped before it was refused. */
 static void restore_references(gd_buffer *b, const int32_t *alias, int64_t n) {
-    for (int64_t i = 0; i < n; i++) b->references[alias[i]]++;
+    for (int64_t i = 0; i < n; i++) b->references[alias[i]] += !is_kept(b, alias[i]);
     while (gd_slotset_take(&b->let_go) >= 0) continue;
 }
 
@@ -336,7 +351,9 @@ int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n) __builtin_prefetch(&b->references[alias[i + AHEAD]], 1);
         slot = alias[i];
-        if (slot < 0 || slot >= b->slots || b->references[slot] < 1) {
+        const int is_slot = slot >= 0 && slot < b->slots;
+        if (is_slot && is_kept(b, slot)) continue;
+        if (!is_slot || b->references[slot] < 1) {
             restore_references(b, alias, i);
             return -EINVAL;
         }

@@ -7,6 +7,7 @@
 
 struct gd_buffer {
     int64_t rows, slots;
+    int keeps;        /* 1: there is a slot for every row, so a valid row never leaves its slot */
     int32_t *slot_of; /* mapping table: slot + 1, or 0 */
     int64_t *row_of;  /* reverse map: row + 1, or 0 */
     int32_t *references;

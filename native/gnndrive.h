@@ -108,7 +108,9 @@ typedef struct gd_evicted {
     uint16_t unused;
 } gd_evicted;
 typedef struct gd_buffer_stats {
-    int64_t rows, slots, free, standby;
+    int64_t rows, slots, free;
+    int64_t standby; /* slots whose row is valid and that no lease holds; all valid ones if there is
+                        a slot for every row, which then stay as they are */
     int64_t admitted, refused, hits, waits, loads, evictions, commits, failures, releases;
 } gd_buffer_stats;
 /* rows >= 0, 1 <= slots < 2^31 - 1; takes 4 bytes a row, 38 bytes a slot under LRU. NULL: errno is
@@ -142,8 +144,9 @@ int gd_buffer_hold(gd_buffer *b, const gd_ranking *ranking, const int64_t *ids,
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n);
 /* Loading -> failed, and their rows are unmapped. -EINVAL: one of the slots was not loading. */
 int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n);
-/* Drop one reference for each alias. Slots that lose their last reference enter standby, or become
- * free if they have failed, in the order of slots. -EINVAL: an alias had no reference left. */
+/* Drop one reference for each alias, except of valid rows that stay for good. Slots that lose their
+ * last reference enter standby, or become free if they have failed, in the order of slots. -EINVAL:
+ * an alias had no reference left. */
 int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n);
 /* Move *position past the slots of `pending` that are no longer loading. 1: past all of them;
  * else 0. */

@@ -16,7 +16,7 @@ void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out) {
     out->rows = b->rows;
     out->slots = b->slots;
     out->free = gd_free_count(b);
-    out->standby = gd_standby_count(b->standby);
+    out->standby = b->keeps ? b->stats.commits : gd_standby_count(b->standby);
 }
 
 static int verify_slot(const gd_buffer *b, int32_t slot) {
@@ -27,7 +27,7 @@ static int verify_slot(const gd_buffer *b, int32_t slot) {
     switch (b->state[slot]) {
     case GD_FREE: return row < 0 && !standby && !held ? 0 : -2;
     case GD_LOADING: return mapped && !standby ? 0 : -3;
-    case GD_VALID: return mapped && standby == !held ? 0 : -4;
+    case GD_VALID: return mapped && (b->keeps ? !standby && !held : standby == !held) ? 0 : -4;
     case GD_FAILED: return row < 0 && !standby && held ? 0 : -5;
     default: return -6;
     }

@@ -28,6 +28,7 @@ gd_victims *gd_victims_new(int64_t rows, int64_t places, int64_t queue_rows) {
     if (queue_rows < 0) return gd_no_object(EINVAL);
     gd_buffer *table = gd_buffer_new(rows, places);
     if (!table) return NULL;
+    table->keeps = 0; /* rows leave for the feature buffer */
     gd_victims *v = calloc(1, sizeof *v);
     if (v) {
         *v = (gd_victims){.table = table, .queue_rows = queue_rows};

@@ -143,7 +143,8 @@ class RowTable(ABC):
 
     @abstractmethod
     def unused(self) -> tuple[int, int]:
-        """How many slots are free, and how many are on standby."""
+        """How many slots are free, and how many have a valid row that no lease holds; or all with
+        a valid row, if they keep their rows for good."""
 
     @abstractmethod
     def verify(self) -> None:

@@ -40,9 +40,12 @@ class SlotTable(RowTable):
     Args:
         rows, …, empty: see `RowTable`.
         policy: chooses the standby slots that are reused first; None: the slot that was released
-            longest ago.
+            longest ago. It is not used if there is a slot for each row.
         classes: the class of each row for the policy, uint8 [rows]; None: all have class 0.
         foreseen: whether codes of next uses come with the rows that are admitted.
+
+    Attributes:
+        keeps: whether there is a slot for each row, so that valid rows stay for good.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class SlotTable(RowTable):
         self._room = lib.gd_buffer_room(handle)
         super().__init__(rows, slots, row_bytes, memory, tier, batch_rows_max, empty)
         self._repeats = 0  # duplicate rows within one admission, as of two batches of a sweep
+        self.keeps = slots >= rows
+        policy = None if self.keeps else policy
         self._ranking = make_ranking(policy, handle, rows, classes, foreseen)
         # By slot, made at the first failure; C knows which entries are current.
         self.failures = np.empty(0, FAILURE)
@@ -103,7 +108,7 @@ class SlotTable(RowTable):
     def fits_together(self, batches: Sequence[tuple[int, Int64Array]]) -> bool:
         """See `RowTable.fits_together`."""
         parts = [rows for _, rows in batches]
-        if sum(map(len, parts)) <= self.slots:
+        if self.keeps or sum(map(len, parts)) <= self.slots:
             return True
         count = self._ranking.together([index for index, _ in batches])
         if count is not None:
@@ -264,6 +269,8 @@ class SlotHold(RowHold):
         return len(self.alias) if index < 0 else index
 
     def _first_failed(self) -> int:
+        if not len(self.pending):  # each row was valid at admission, and stays so
+            return -1
         return int(
             holding_gil.gd_buffer_first_failed(
                 self.table.handle, pointer(self.alias), len(self.alias)
@@ -272,4 +279,6 @@ class SlotHold(RowHold):
 
     def release(self, begin: int, end: int) -> None:
         """See `RowHold.release`."""
+        if self.table.keeps and not len(self.pending):
+            return
         self.table.release(self.alias[begin:end])

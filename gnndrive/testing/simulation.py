@@ -327,8 +327,8 @@ class Simulation:
         self.buffer.verify()
         table = self.table
         assert self.buffer.idle, "the buffer still has waiters or loads"
-        reusable = table.slots - self.scenario.residents
-        assert table.available == reusable, f"slots are missing: {table.available} of {reusable}"
+        unused, most = sum(table.unused()), table.slots - self.scenario.residents
+        assert unused == most, f"slots are missing: {unused} of {most}"
         if isinstance(table, SlotTable):
             assert table.announced == 0, "a batch is still announced, but all batches have ended"
 

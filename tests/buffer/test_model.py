@@ -22,7 +22,7 @@ CASES = {
     "granted", "EAGAIN", "ENOSPC", "ERANGE", "refused for its own hits", "evicted", "duplicates",
     "evicted beside its own hits", "waits for an orphan", "commit of an orphan",
     "failure of an orphan", "failure of a shared row", "release while loading",
-    "release of a failed row", "rekey in standby",
+    "release of a failed row", "rekey in standby", "kept", "EAGAIN beside kept rows",
 }  # fmt: skip
 happened: Counter[str] = Counter()
 
@@ -169,19 +169,23 @@ class Model:
     """A feature buffer of `slots` slots over `rows` rows.
 
     Attributes:
+        keeps: there is a slot for each row, so valid rows stay and nothing is counted of them.
         standby: slot → (key, the moment it was put there).
         key: the standby key set at admission; None is the tick of the release.
         tick: commits and releases so far.
     """
 
     def __init__(self, rows: int, slots: int) -> None:
-        self.rows, self.slots = rows, slots
+        self.rows, self.slots, self.keeps = rows, slots, slots >= rows
         self.slot_of, self.row_of = dict[int, int](), dict[int, int]()
         self.state = dict.fromkeys(range(slots), FREE)
         self.references = dict.fromkeys(range(slots), 0)
         self.key, self.standby = dict[int, int | None](), dict[int, tuple[int, int]]()
         self.moment = self.tick = 0
         self.counts = Counter[str]()
+
+    def is_kept(self, slot: int) -> bool:
+        return self.keeps and self.state.get(slot) == VALID
 
     def slots_in(self, state: int) -> set[int]:
         return {slot for slot, now in self.state.items() if now == state}
@@ -231,7 +235,7 @@ class Model:
             self.slot_of[row], self.row_of[slot], self.state[slot] = slot, row, LOADING
         assert list(answer.alias) == [self.slot_of[row] for row in ids]
         for i, slot in enumerate(answer.alias):
-            self.references[slot] += 1
+            self.references[slot] += not self.is_kept(slot)
             self.key[slot] = None if keys is None else keys[i]
         hits, all_waits, *_ = answer.counts
         self.counts.update(
@@ -248,7 +252,9 @@ class Model:
         for slot in slots:
             self.state[slot] = VALID
             self.counts["commits"] += 1
-            if not self.references[slot]:
+            if self.keeps:
+                self.references[slot] = 0
+            elif not self.references[slot]:
                 self.retire(slot, self.key[slot])
 
     def fail(self, slots: Sequence[int]) -> None:
@@ -261,9 +267,9 @@ class Model:
         self.tick += 1
         self.counts["releases"] += 1
         for slot in alias:
-            self.references[slot] -= 1
+            self.references[slot] -= not self.is_kept(slot)
         for slot in sorted(set(alias)):
-            if self.references[slot]:
+            if self.references[slot] or self.is_kept(slot):
                 continue
             if self.state[slot] == VALID:
                 self.retire(slot, self.key[slot])
@@ -291,6 +297,7 @@ class Model:
 
     def stats(self) -> Counter[str]:
         free, standby = len(self.slots_in(FREE)), len(self.standby)
+        standby = len(self.slots_in(VALID)) if self.keeps else standby
         return self.counts + Counter(rows=self.rows, slots=self.slots, free=free, standby=standby)
 
 
@@ -303,7 +310,7 @@ def some(draw: random.Random, slots: set[int]) -> list[int]:
 
 class FeatureBuffer:
     def __init__(self, draw: random.Random) -> None:
-        slots = draw.choice([8, 12, 5, 3, 1])
+        slots = draw.choice([8, 12, 5, 3, 1, ROWS, ROWS + 1])
         self.draw, self.table, self.model = draw, CoreTable(ROWS, slots), Model(ROWS, slots)
         self.leases: list[Lease] = []
         steps = (
@@ -333,6 +340,7 @@ class FeatureBuffer:
             model.counts["refused"] += 1
             if answer.code == -errno.EAGAIN:
                 happened["refused for its own hits"] += expected.counts[2] <= usable
+                happened["EAGAIN beside kept rows"] += model.keeps
             return
         self.leases.append(model.admit(rows, keys, answer))
         evicted = model.counts["evictions"] > evictions
@@ -379,6 +387,7 @@ class FeatureBuffer:
         if not self.leases:
             return
         alias = self.leases.pop(which % len(self.leases)).alias
+        happened["kept"] += any(map(self.model.is_kept, alias))
         happened["release while loading"] += any(self.model.state[s] == LOADING for s in alias)
         happened["release of a failed row"] += any(self.model.state[s] == FAILED for s in alias)
         assert self.table.release(alias) == 0
@@ -415,9 +424,10 @@ class FeatureBuffer:
             loading = sorted(self.model.slots_in(LOADING))
             for slots in [slot], [*loading, slot], [*loading[:1] * 2, slot]:
                 assert self.table.commit(slots) == self.table.fail(slots) == -errno.EINVAL
-        if not self.model.references.get(slot):
+        if not self.model.references.get(slot) and not self.model.is_kept(slot):
             held = [alias for lease in self.leases for alias in lease.alias]
-            for slots in [slot], [*held, slot], [*held, *held]:
+            all_kept = all(map(self.model.is_kept, held))
+            for slots in [slot], [*held, slot], [] if all_kept else [*held, *held]:
                 if slots:
                     assert self.table.release(slots) == -errno.EINVAL
 
