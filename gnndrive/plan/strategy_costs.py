@@ -163,6 +163,7 @@ class Comparison:
         for row in rows:
             cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
             lines.append("  ".join(cells).rstrip())
+        lines.append("seconds are of loading: the training step is not counted")
         own = self.own
         if self.more is not None and own is not None and not own.refused:
             nbytes, seconds = self.more

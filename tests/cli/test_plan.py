@@ -36,6 +36,7 @@ def test_a_rank_on_one_host(gnndrive, planted):
         assert said in out
     out = gnndrive(*words, "-v").out  # only the comparison prints the time of a whole batch
     assert not re.search("all overlaps|an epoch of", out)
+    assert "the training step is not counted" in out
     assert re.search(r"^predicted +a batch +an epoch", out, re.MULTILINE)
     assert re.search(r"^gnndrive +[\d.]+ m?s +[\d.]+ m?s", out, re.MULTILINE)
 
@@ -92,9 +93,10 @@ def test_a_graph_that_is_not_there(gnndrive):
         "mapping table        4 MB",
         "sampling  not known: there is no graph to draw batches from",
         "from batches of 50,000 nodes",
-        "an epoch of 49 steps",
+        "seconds, are of a step without training",
     ):
         assert said in out
+    assert re.search(r"\nan epoch of 49 steps: about \S+ m?s without training\n", out)
     most = gnndrive("plan", *SKETCH[:6], "--fanout", "5,5").out
     assert "the most that the fanout allows; give fewer with --batch-nodes" in most
     assert "an epoch: not known, give its number of seeds with --seeds" in most

@@ -281,28 +281,33 @@ def plan_lines(plan: Plan, details: bool, hosts: int = 1) -> list[str]:
 def step_lines(plan: Plan, layout: Layout, run: Run, details: bool) -> list[str]:
     """What a step takes, with `details` by its parts, what bounds it, and an epoch. A comparison
     that follows says the same of a batch and an epoch without training."""
-    ranks, training = run.cluster.hosts * plan.ranks, run.cluster.compute_s is not None
+    ranks = run.cluster.hosts * plan.ranks
     what = "a batch" if ranks == 1 else f"a step, in which each of {ranks} ranks gets a batch"
     if run.replayed is not None:
         layout = replace(layout, seconds={**layout.seconds, **run.replayed.seconds})
     source, lines = f"{what}, from {run.source}", [*run.notes]
-    if run.replayed is None or training:
+    if run.replayed is None or run.cluster.compute_s is not None:
         steps, about = _steps(run, plan.ranks), f"about {duration(layout.expected_s)}"
         epoch = "an epoch: not known, give its number of seeds with --seeds"
         if steps is not None:
             took = duration(steps * layout.expected_s)
-            epoch = f"an epoch of {steps:,} step{'s' * (steps != 1)}: about {took}"
+            epoch = f"an epoch of {steps:,} step{'s' * (steps != 1)}: about {took}{_untrained(run)}"
         bound = f"bound by {layout.bound_by}"
-        whole = f"{source}: {about}{'' if training else ' without training'}, {bound}"
+        whole = f"{source}: {about}{_untrained(run)}, {bound}"
         if details:
             whole = (
-                f"{about}, {bound}: {duration(layout.step_s)} if all overlaps, "
+                f"{about}{_untrained(run)}, {bound}: {duration(layout.step_s)} if all overlaps, "
                 f"{duration(layout.serial_s)} if nothing does"
             )
         lines = [whole, epoch, *lines]
     if details:
         lines = [source, *_part_lines(plan, layout, run), *lines]
     return ["", *lines] if lines else []
+
+
+def _untrained(run: Run) -> str:
+    """What to say behind seconds: whether the training step is one of their parts."""
+    return " without training" if run.cluster.compute_s is None else ""
 
 
 def _part_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
@@ -336,7 +341,8 @@ def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
     """The layouts of a store on several hosts, beside each other."""
     steps = _steps(run, plan.ranks)
     rows = [("", "memory", "on disk", "received", "disk", "net", "step", "bound by", "epoch")]
-    lines = ["", f"each of {run.cluster.hosts} hosts; what it receives, and seconds, are of a step"]
+    of_step = f"what it receives, and seconds, are of a step{_untrained(run)}"
+    lines = ["", f"each of {run.cluster.hosts} hosts; {of_step}"]
     refused = []
     for each in layouts:
         if each.refused:
