@@ -9,7 +9,8 @@ disk's two constants, sampling by the batches that were drawn, and the rest by w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from textwrap import wrap
@@ -40,6 +41,7 @@ FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
 OWN = "predicted as if its batches needed the rows of those that were drawn"
 WITHIN = 1.05  # a strategy that costs up to so many times the least is as good
 WIDTH, INDENT = 100, "  "  # of the lines that are printed
+_NEEDED = re.compile(r"needs? (\d[\d.]* [KMGT]?B)")  # in what a refusal says of too little memory
 CURVE_POINTS = 16
 CURVE_LEAST = 1 / 8  # of the buffer, the smallest of the curve
 
@@ -93,6 +95,14 @@ class StrategyCost:
         return [*lines, 2 * INDENT + self.command] if self.command else lines
 
     @property
+    def why_not(self) -> str:
+        """In two words why it cannot run; empty: it can."""
+        if not self.refused:
+            return ""
+        needed = _NEEDED.search(self.refused)
+        return f"needs {needed[1]}" if needed else "unprepared" if self.command else "cannot run"
+
+    @property
     def bound_by(self) -> str:
         """The part that these seconds are due to; empty: nothing is known."""
         return combined(self.seconds)[1] if self.seconds else ""
@@ -128,7 +138,8 @@ class MissRatio:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a batch costs with each strategy.
+    """What a batch costs with each strategy. Printing it says what those strategies do that are
+    cheaper than the loader's own; `details()` says it of all.
 
     Attributes:
         strategy: the loader's own.
@@ -152,9 +163,21 @@ class Comparison:
         return next((each for each in self.costs if each.strategy == self.strategy), None)
 
     def __str__(self) -> str:
+        own = self.own
+        if own is None or own.refused:
+            return self._text([each for each in self.costs if each is own])
+        return self._text(
+            each for each in self.costs if not each.refused and WITHIN * each.batch_s < own.batch_s
+        )
+
+    def details(self) -> str:
+        """The same with what each strategy does and needs, when it pays, and why it cannot run."""
+        return self._text(self.costs)
+
+    def _text(self, described: Iterable[StrategyCost]) -> str:
         rows = [("predicted", "a batch", "an epoch", "bound by", "hits", "changes in the samples")]
         for each in self.costs:
-            batch = "" if each.refused else duration(each.batch_s)
+            batch = each.why_not or duration(each.batch_s)
             hits = "" if each.hit_share is None else f"{each.hit_share:.0%}"
             epoch = "" if each.refused or each.epoch_s is None else duration(each.epoch_s)
             rows.append((each.strategy, batch, epoch, each.bound_by, hits, each.changes))
@@ -173,7 +196,7 @@ class Comparison:
             )
         if self.why:
             lines.append(f"strategy: {self.strategy}, {self.why}")
-        return "\n".join([*lines, *self.notes, *chain.from_iterable(c.said for c in self.costs)])
+        return "\n".join([*lines, *self.notes, *chain.from_iterable(c.said for c in described)])
 
     def to_json(self) -> dict[str, Any]:
         """The sections "choice" and "miss_ratio" of a run's JSON."""

@@ -105,9 +105,9 @@ def test_a_graph_that_is_not_there(gnndrive):
 
 def test_the_command_that_packs_makes_the_pack_that_is_meant(gnndrive, store):
     words = ("plan", store, "--memory", "80MB", *FEW)
-    (command,) = re.findall(r"^    (gnndrive pack .*)", gnndrive(*words).out, re.MULTILINE)
+    (command,) = re.findall(r"^    (gnndrive pack .*)", gnndrive(*words, "-v").out, re.MULTILINE)
     assert gnndrive(*shlex.split(command)[1:]).code == 0
-    packed = gnndrive(*words).out
+    packed = gnndrive(*words, "-v").out
     assert "1 epoch of samples, replayed\n" in packed
     assert "    gnndrive pack" not in packed
     replayed = gnndrive(*words, "--strategy", "diskgnn").out

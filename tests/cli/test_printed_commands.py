@@ -96,7 +96,7 @@ def test_commands_run_as_printed(
     monkeypatch.chdir(store.parent)
     given, strategies = [store.name, *SMALL], ("diskgnn", "hierbatching", "marius")
     asked: list[list[object]] = [
-        ["plan", *given, "--memory", "60MB"],
+        ["plan", *given, "--memory", "60MB", "-v"],
         *(["train", *given, "--strategy", each] for each in strategies),
         ["bench", "strategies", *given, "--batches", 1, "--rounds", 1, "--no-limit",
          "--strategies", ",".join(("gnndrive", *strategies))],
@@ -124,7 +124,7 @@ def test_commands_run_as_printed(
 
 
 def test_a_pack_command_has_the_tuning_of_the_plan(gnndrive: Command, store: Path) -> None:
-    planned = gnndrive("plan", store, *SMALL, "--memory", "6MB", "--tuning", "io_depth=4").out
+    planned = gnndrive("plan", store, *SMALL, "-v", "--memory", "6MB", "--tuning", "io_depth=4").out
     (command,) = (each for each in WHOLE.findall(planned) if each.startswith("pack "))
     assert "--memory 6MB --tuning io_depth=4" in command
     packed = gnndrive(*shlex.split(command))

@@ -142,7 +142,7 @@ def texts(make: Make, store: Store, as_rank: AsRank, patch: Any) -> Iterator[tup
 
 def compared(make: Make, store: Store, **given: Any) -> str:
     found = make(**{"data": store, **GIVEN, **given}).compare()
-    lines = [str(found)]
+    lines = [found.details()]
     for cost in found.costs:
         parts = ", ".join(f"{part} {seconds:.5g}" for part, seconds in cost.seconds.items())
         lines.append(f"{cost.strategy}: {parts}; hits {cost.hit_share or 0:.5g}")

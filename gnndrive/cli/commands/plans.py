@@ -44,6 +44,7 @@ from gnndrive.strategies.base import strategy as find_strategy
 AT_RANDOM = (
     "rows are taken to lie at random; a graph in which many batches need the same rows reads less"
 )
+MORE = "-v says of each strategy what it does and needs, and when it pays"
 
 
 @with_loader_options("seed")
@@ -76,7 +77,7 @@ def plan(
         str | None, typer.Option(help="Without STORE: seeds of an epoch, such as 1.2M.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print each use of memory, and a batch's parts.")
+        bool, typer.Option("--verbose", "-v", help="Print more of memory, a batch and strategies.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -96,7 +97,7 @@ def plan(
         planned = _of_store(store, options, ranks, shared, cluster, given, details)
     else:
         planned = _of_numbers(options, ranks, shared, cluster, given, details)
-    text = in_options(planned.text, context.command)
+    text = in_options(planned.text(details), context.command)
     print(_as_json(planned, text, store) if json else text)
 
 
@@ -107,9 +108,10 @@ class _Planned(NamedTuple):
     lines: list[str]
     comparison: Comparison | None = None
 
-    @property
-    def text(self) -> str:
-        more = [] if self.comparison is None else ["", str(self.comparison)]
+    def text(self, details: bool) -> str:
+        found, more = self.comparison, list[str]()
+        if found is not None:
+            more = ["", found.details()] if details else ["", str(found), MORE]
         return "\n".join([*self.lines, *more])
 
 

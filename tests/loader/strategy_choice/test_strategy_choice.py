@@ -17,7 +17,7 @@ from gnndrive.common.duration import duration
 from gnndrive.common.errors import StoreError
 from gnndrive.loader import drawing, strategy_choice
 from gnndrive.plan.slots import ALL_FIT
-from gnndrive.plan.strategy_costs import OWN, StrategyCost
+from gnndrive.plan.strategy_costs import OWN, WITHIN, StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import cache
 from gnndrive.strategies import STRATEGIES, base
@@ -73,11 +73,14 @@ def test_each_strategy_has_a_cost_or_the_reason_why_not(make, short, data):
     assert found.more[1] < found.own.batch_s
     assert found.curve.points[-1].hit_share == 1.0
     assert found.curve.buffer_bytes == loader.plan().buffer_bytes
-    text = str(found)
+    text = found.details()
+    assert "\nhierbatching  unprepared  " in text
     path = str(loader.data.path)
     assert max(len(line) for line in text.splitlines() if path not in line) <= 100
     for each in found.costs:
         assert all(words in text for words in (each.changes, each.command, *each.about))
+        cheaper = not each.refused and WITHIN * each.batch_s < found.own.batch_s
+        assert ("\n".join(each.said) in str(found)) == cheaper
     content = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert {each["strategy"] for each in content["choice"]} == set(STRATEGIES) - {"pyg+"}
     assert content["miss_ratio"]["table"] == "nodes/x"
