@@ -302,7 +302,7 @@ def _summary(items: Sequence[Item], total: int, budget: int | None, name: str) -
     ]
     whole = total if budget is None else budget
     if whole - total >= whole / 100:
-        rows.append(("unused", whole - total, f"loading does not need it of {name}="))
+        rows.append(("unused", whole - total, f"loading does not need this part of {name}="))
     lines = [
         f"{what:<8}  {format_size(nbytes):>8}  {round(100 * nbytes / max(whole, 1)):>3} %  {why}"
         for what, nbytes, why in rows

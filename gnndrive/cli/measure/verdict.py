@@ -202,7 +202,7 @@ def _share(found: Headroom, free: str) -> str:
 
 
 def _times(gain: float) -> str:
-    return f"over {TIMES_MOST} times" if gain > TIMES_MOST else f"{_two_digits(gain)} times"
+    return f"more than {TIMES_MOST} times" if gain > TIMES_MOST else f"{_two_digits(gain)} times"
 
 
 def _two_digits(value: float) -> str:
@@ -218,7 +218,7 @@ def _buffer(found: Headroom) -> list[str]:
     how = " (predicted)" if found.predicted else ""
     if found.twice_gain < 1 + TIED / 2:
         return [f"twice the buffer gives nothing{how}"]
-    return [f"twice the buffer gives {_times(found.twice_gain)}{how}"]
+    return [f"twice the buffer gives {_times(found.twice_gain)} the speed{how}"]
 
 
 def _next(found: Headroom, first: Sequence[str]) -> list[str]:
@@ -229,12 +229,12 @@ def _next(found: Headroom, first: Sequence[str]) -> list[str]:
     if gain is None or rest is None:
         return []
     if first[0] == "step":
-        return [f"the loader is the next limit, at {_times(gain)}"]
-    step = f"{STEP} is the next limit, at {_times(rest)}"
+        return [f"the loader is the next limit, at {_times(gain)} the speed"]
+    step = f"{STEP} is the next limit, at {_times(rest)} the speed"
     if rest <= gain * (1 + TIED):
         return [step]
     behind = f"and then {STEP}, at {_times(rest)}"
-    return [f"the rest of the loader is the next limit, at {_times(gain)}, {behind}"]
+    return [f"the rest of the loader is the next limit, at {_times(gain)} the speed, {behind}"]
 
 
 # ---- a run that counted for itself

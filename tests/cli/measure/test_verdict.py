@@ -23,9 +23,9 @@ def ranges(part, slowest):
 def test_the_example_of_the_manual():
     assert verdict(Headroom({**EVEN, "disk": 0.6, "loader": 1 / 2.1}, twice_s=1 / 1.4)) == (
         "you wait for the disk: without it a batch takes 0.60 of the time; twice the buffer gives "
-        "1.4 times; the rest of the loader is the next limit, at 1.7 times, and then the training "
-        "step, at 2.1 times. What helps: give more --memory, or another --strategy (gnndrive bench "
-        "strategies compares them)."
+        "1.4 times the speed; the rest of the loader is the next limit, at 1.7 times the speed, "
+        "and then the training step, at 2.1 times. What helps: give more --memory, or another "
+        "--strategy (gnndrive bench strategies compares them)."
     )
 
 
@@ -49,7 +49,7 @@ def test_the_example_of_the_manual():
         ({"disk": 0.4}, {"hit_share": 0.49, "twice_s": 0.83}, SMALL, HELPS, DISK),
         ({"disk": 0.4}, FEW, f"{SMALL}: 30% of the rows", "without the disk a batch takes 0.40",
          "(predicted)"),
-        ({"disk": 0.4}, FEW | {"predicted": True}, SMALL, "gives 1.2 times (predicted)", DISK),
+        ({"disk": 0.4}, FEW | {"predicted": True}, SMALL, "gives 1.2 times the speed (predicted)", DISK),
         ({"disk": 0.4, "sampler": 0.42}, FEW | {"twice_s": 0.7}, SMALL,
          "the disk reads the others, and you wait for the sampler as much", DISK),
         # half of the rows are there: the disk is slow; or twice the buffer hardly helps
@@ -73,10 +73,10 @@ def test_the_example_of_the_manual():
         ({"disk": 0.4}, {"calibrated_s": 0.05}, DISK, "calibration", SMALL),
         # what is left is the next limit
         ({"disk": 0.5, "loader": 0.48}, {}, DISK,
-         "; the training step is the next limit, at 2.1 times.", SMALL),
+         "; the training step is the next limit, at 2.1 times the speed.", SMALL),
         ({"disk": 0.5, "loader": 0.2}, {}, DISK,
-         "; the rest of the loader is the next limit, at 2.0 times", SMALL),
-        ({"step": 0.5}, {}, STEP, "; the loader is the next limit, at 2.0 times.", "buffer"),
+         "; the rest of the loader is the next limit, at 2.0 times the speed", SMALL),
+        ({"step": 0.5}, {}, STEP, "; the loader is the next limit, at 2.0 times the sp", "buffer"),
         # the loader is fast enough if nothing is gained there
         ({"step": 0.5, "loader": 0.92}, {}, STEP, ENOUGH, SMALL),
         ({"step": 0.5, "loader": 0.9}, {}, STEP, "", ENOUGH),
@@ -88,7 +88,7 @@ def test_the_example_of_the_manual():
         # numbers have two digits, and ratios an end
         ({"step": 1e-5}, {}, STEP, "less than 0.001 of the time", "100000"),
         ({"step": 1 / 325.1}, {}, STEP, "takes 0.0031 of the time", "at 325"),
-        ({"step": 1 / 325.1}, {}, STEP, "at over 100 times", "at 325"),
+        ({"step": 1 / 325.1}, {}, STEP, "at more than 100 times the speed", "at 325"),
         ({"step": 1 / 12.34}, {}, STEP, "at 12 times", "12.3"),
     ],
 )  # fmt: skip
@@ -134,6 +134,6 @@ def test_a_run_without_the_split_of_its_waits_and_one_without_batches():
     said = verdict_of_run(known)
     assert said.startswith("you wait for the loader, 60% of the time;")
     assert "gnndrive bench headroom says" in said
-    assert "training would be over 100 times as fast" in verdict_of_run(RUN | {"wait_s": 99.9})
+    assert "training would be more than 100 times as fast" in verdict_of_run(RUN | {"wait_s": 99.9})
     assert verdict_of_run({}) == verdict_of_run(RUN | {"batches": 0}) == ""
     assert verdict_of_run(RUN | {"elapsed_s": 0.0}) == ""

@@ -83,8 +83,8 @@ def train_run() -> dict[str, Any]:
             {"strategy": "diskgnn", "seconds_per_batch": None, "seconds_per_epoch": None,
              "bound_by": None, "note": "needs a pack: gnndrive pack /data/P10M.gnn"},
         ],
-        "verdict": "You wait for the disk; twice the buffer gives 1.4 times; the training step is "
-        "the next limit, at 2.1 times.",
+        "verdict": "You wait for the disk; twice the buffer gives 1.4 times the speed; the "
+        "training step is the next limit, at 2.1 times the speed.",
     }  # fmt: skip
 
 

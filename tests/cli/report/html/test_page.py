@@ -16,7 +16,7 @@ from tests.cli.report.html.samples import RUNS, envelope, headroom_run, strategi
 SHOWN = {
     "train": [
         "Training on", "/data/P10M.gnn", "2026-03-04 05:06 UTC", "16 processors",
-        "You wait for the disk; twice the buffer gives 1.4 times", "900 ms", "67.2 %",
+        "You wait for the disk; twice the buffer gives 1.4 times the speed", "900 ms", "67.2 %",
         "extracting queue", "releasing queue", "standby", "193 MB/s", "12.6 k requests/s",
         "44.9 % hits", "you waited 74 s", "sampling p50 132 ms,", "gather p50 31 ms,",
         "read p50 610 ms, p99 1.89 s",
