@@ -96,13 +96,22 @@ def parse_block_size(size: str | int, name: str) -> int:
     return count
 
 
-def format_size(count: float) -> str:
-    """Bytes in the largest decimal unit that leaves at least one: "1.28 GB"."""
+def format_size(count: float, beside: float | None = None) -> str:
+    """Bytes in the largest decimal unit that leaves at least one: "1.28 GB"; with more digits if it
+    is compared with `beside`, and both would look the same."""
+    digits = 3
+    if beside is not None and beside != count:
+        while digits < 16 and _size(count, digits) == _size(beside, digits):
+            digits += 1
+    return _size(count, digits)
+
+
+def _size(count: float, digits: int) -> str:
     for unit in ("B", "KB", "MB", "GB"):
         if abs(count) < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.{digits}g} {unit}"
         count /= 1000
-    return f"{count:.3g} TB"
+    return f"{count:.{digits}g} TB"
 
 
 def least_text(count: int) -> str:
@@ -126,7 +135,8 @@ def require_memory(memory: int, least: int, what: str) -> None:
     """Raise ConfigError unless `memory` bytes suffice for `what`, "to pack 5 rows"."""
     if memory < least:
         raise ConfigError(
-            f"memory={format_size(memory)} is too little {what}: give at least {least_text(least)}"
+            f"memory={format_size(memory, least)} is too little {what}: give at least "
+            f"{least_text(least)}"
         )
 
 

@@ -73,9 +73,9 @@ class Budget:
         if len(parts) > NAMED_MAX:
             rest = sum(size for _, size in parts[NAMED_MAX:])
             named.append(f"{len(parts) - NAMED_MAX} others have {format_size(rest)}")
-        has = f": {', '.join(named)}" if named else ""
+        has, left = f": {', '.join(named)}" if named else "", self.limit - self.used
         return ConfigError(
-            f"{name} needs {format_size(nbytes)} of the service, which has "
-            f"{format_size(self.limit - self.used)} of --memory {format_size(self.limit)} left{has}"
+            f"{name} needs {format_size(nbytes, left)} of the service, which has "
+            f"{format_size(left, nbytes)} of --memory {format_size(self.limit)} left{has}"
             f". {remedy}"
         )

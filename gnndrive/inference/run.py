@@ -187,8 +187,8 @@ class Run:
                     break
             said = "a quarter of the available memory, " if given is None else "memory="
             raise ConfigError(
-                f"{said}{format_size(memory)} is less than inference needs for its largest batch: "
-                f"give {', or '.join(remedies)}"
+                f"{said}{format_size(memory, least)} is less than inference needs for its "
+                f"largest batch: give {', or '.join(remedies)}"
             ) from None
 
     def _divided(

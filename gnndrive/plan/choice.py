@@ -197,9 +197,10 @@ def refusal(
             ways.append(f'give memory="{least_text(less)}" with {said(given)}')
     ways.append(f'give at least memory="{named}"')
     return ConfigError(
-        f"memory={format_size(request.memory)} is too little for this loader, which needs "
-        f"{format_size(plan.host_bytes)}; most of it, {format_size(most.host_bytes)}, is the item "
-        f'"{most.what}": {", or ".join(ways)}{_BEFORE_PLAN}\n{replace(plan, levels=())}'
+        f"memory={format_size(request.memory, plan.host_bytes)} is too little for this loader, "
+        f"which needs {format_size(plan.host_bytes, request.memory)}; most of it, "
+        f'{format_size(most.host_bytes)}, is the item "{most.what}": '
+        f"{', or '.join(ways)}{_BEFORE_PLAN}\n{replace(plan, levels=())}"
     )
 
 

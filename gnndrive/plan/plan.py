@@ -92,9 +92,9 @@ class Budget:
     device_why: str = ""
     served: Served | None = None
 
-    def said(self, name: str) -> str:
-        """The limit in the attribute of that name, for error messages."""
-        size = format_size(getattr(self, name))
+    def said(self, name: str, beside: int | None = None) -> str:
+        """The limit in the attribute of that name, for error messages; see `format_size`."""
+        size = format_size(getattr(self, name), beside)
         if name == "device_memory" and not self.device_given:
             return f"the part of the device's free memory that loading may use, {size},"
         return f"{name}={size}"
@@ -346,8 +346,8 @@ class Slots:
             limit = getattr(budget, name)
             if limit is not None and needed > limit:
                 raise ConfigError(
-                    f"{budget.said(name)} is less than this loader can need, "
-                    f"{format_size(needed)}; give that much or a smaller buffer=\n{plan}"
+                    f"{budget.said(name, needed)} is less than this loader can need, "
+                    f"{format_size(needed, limit)}; give that much or a smaller buffer=\n{plan}"
                 )
 
 
@@ -567,10 +567,9 @@ def _sampling_apart(items: Sequence[Item], memory: int | None) -> tuple[int, tup
     )
     if memory is not None and needed > memory:
         raise ConfigError(
-            f"memory={format_size(memory)} is less than sampling apart can need, "
-            f"{format_size(needed)}: give that much, or tuning=Tuning(…) with fewer samplers or "
-            "topology='direct'\n"
-            f"{of_sampling}"
+            f"memory={format_size(memory, needed)} is less than sampling apart can need, "
+            f"{format_size(needed, memory)}: give that much, or tuning=Tuning(…) with fewer "
+            f"samplers or topology='direct'\n{of_sampling}"
         )
     said = (
         f"while batches are sampled apart: {format_size(needed)} in all, without the feature "

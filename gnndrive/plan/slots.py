@@ -116,9 +116,10 @@ def _no_room(
         )
     if budget.memory is not None:
         host = [item for item in items if not item.on_device]
+        others = host_bytes(host)
         return (
-            f"memory={format_size(budget.memory)}{several} leaves no room for a feature buffer: "
-            f"everything else needs {format_size(host_bytes(host))}\n"
+            f"memory={format_size(budget.memory, others)}{several} leaves no room for a feature "
+            f"buffer: everything else needs {format_size(others, budget.memory)}\n"
             + "\n".join(
                 f"  {each.what}: {format_size(each.host_bytes)} ({each.why})" for each in host
             )
@@ -213,6 +214,6 @@ def _check_room(more: int, left: int, budget: str, how: str, name: str) -> None:
     if left < more:
         raise ConfigError(
             "a second live iterator needs a feature buffer and batches of its own, "
-            f"{format_size(more)}, and {budget} has {format_size(left)} {how}: "
+            f"{format_size(more, left)}, and {budget} has {format_size(left, more)} {how}: "
             f"close the first iterator, or give a smaller buffer= or more {name}="
         )

@@ -475,10 +475,11 @@ class StoreWriter:
         temporary.moved(self.path)
 
     def _disk_full(self) -> StoreError:
+        needed, free = self._bytes_expected, free_bytes(self.path.parent)
         return StoreError(
             f"the disk is too full for {self.path}: the store needs "
-            f"{format_size(self._bytes_expected)} and {format_size(free_bytes(self.path.parent))} "
-            "are free; free some, or choose a path on another disk"
+            f"{format_size(needed, free)} and {format_size(free, needed)} are free; free "
+            "some, or choose a path on another disk"
         )
 
     def _failure(self, error: OSError, where: str) -> StoreError:

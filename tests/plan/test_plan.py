@@ -159,6 +159,8 @@ def test_sizes() -> None:
         parse_size(float("nan"), "memory")
     counts = (0, 999, 1_000, 1_280_000_000, 5e15)
     assert [*map(format_size, counts)] == ["0 B", "999 B", "1 KB", "1.28 GB", "5e+03 TB"]
+    compared = [format_size(*both) for both in ((4_012_345, 4_013_499), (10**6, 10**6), (1, 2**63))]
+    assert compared == ["4.012 MB", "1 MB", "1 B"]
 
 
 def test_stats_add_up(make: Make) -> None:

@@ -84,8 +84,8 @@ def run(store: Store, memory: str | None, name: str | None) -> int:
     limit = int(DEFAULT_SHARE * available) if memory is None else parse_size(memory, "--memory")
     if limit > available:
         raise ConfigError(
-            f"--memory {format_size(limit)}, and {format_size(available)} are available: give at "
-            "most that"
+            f"--memory {format_size(limit, available)}, and {format_size(available, limit)} are "
+            "available: give at most that"
         )
     return asyncio.run(_serve(store, _listen(name), name, limit))
 

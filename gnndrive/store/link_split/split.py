@@ -214,6 +214,6 @@ def _check_memory(
         needed = max(needed, _FIXED_BYTES + _EDGE_BYTES * chunk + 24 * targets + bits)
     if needed > memory:
         raise ConfigError(
-            f"memory={format_size(memory)} is too little: splitting these edges needs "
+            f"memory={format_size(memory, needed)} is too little: splitting these edges needs "
             f'memory="{least_text(needed)}"'
         )

@@ -207,7 +207,7 @@ def write_pack(
     rows, least = least_memory(tables)
     if memory < least:
         raise ConfigError(
-            f"{format_size(memory)} is too little to pack {rows:,} rows: give at least "
+            f"{format_size(memory, least)} is too little to pack {rows:,} rows: give at least "
             f"packing_memory={least_text(least)}, and memory= stays"
         )
     told, packed = progress or (lambda *_: None), table_checksums(store, tables)

@@ -465,9 +465,10 @@ class SegmentSearch:
         needed = _BYTES_A_SHARED_ROW * most + self._place_bytes
         least = -(-needed * _KEPT_SHARE // (_KEPT_SHARE - 1)) + 1
         return TooLittleMemory(
-            f"memory={format_size(self._memory)} is too little to put in order the {most:,} rows "
-            f"that {segment} batches share: give packing at least {least_text(least)}, or allow "
-            "shorter segments: give a smaller segment=, or more disk="
+            f"memory={format_size(self._memory, least)} is too little to put in order the "
+            f"{most:,} rows that {segment} batches share: give packing at least "
+            f"{least_text(least)}, or allow shorter segments: give a smaller segment=, or more "
+            "disk="
         )
 
 

@@ -60,9 +60,9 @@ def assign_metis(
     `seed`. ConfigError: `memory` is too little, or the child failed."""
     if memory < (least := memory_of(lists.entries)):
         raise ConfigError(
-            f"memory={format_size(memory)} is too little for METIS, which takes {BYTES_AN_ENTRY} "
-            f"bytes for each of {lists.entries:,} neighbours: give at least {least_text(least)}, "
-            f"or {_INSTEAD}"
+            f"memory={format_size(memory, least)} is too little for METIS, which takes "
+            f"{BYTES_AN_ENTRY} bytes for each of {lists.entries:,} neighbours: give at least "
+            f"{least_text(least)}, or {_INSTEAD}"
         )
     report(METIS, 0, 1)
     out = folder / OUT

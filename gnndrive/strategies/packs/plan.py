@@ -378,8 +378,8 @@ def _room(request: PlanRequest, sizes: RecordedSizes, device_memory: int) -> tup
         )
         if request.memory < (least := without + place * ranks):
             raise ConfigError(
-                f"memory={format_size(request.memory)} is too little to replay these batches: give "
-                f'at least memory="{least_text(least)}", or pack smaller batches'
+                f"memory={format_size(request.memory, least)} is too little to replay these "
+                f'batches: give at least memory="{least_text(least)}", or pack smaller batches'
             )
         host = max(request.memory - others, 0)
     return host // ranks + device_memory, places

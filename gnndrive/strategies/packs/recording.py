@@ -200,8 +200,8 @@ def recording_memory(request: PlanRequest, packing_memory: int | None = None) ->
         assert memory is not None
         name = "packing_memory" if packing_memory else "memory"
         raise ConfigError(
-            f"{name}={format_size(memory)} is too little to record these batches: give at least "
-            f'packing_memory="{least_text(least)}", or a smaller batch_size or num_neighbors'
+            f"{name}={format_size(memory, least)} is too little to record these batches: give at "
+            f'least packing_memory="{least_text(least)}", or a smaller batch_size or num_neighbors'
         )
     numbers = [each.edge_id_name for each in store.all_edges() if each.edge_id_name is not None]
     names = sorted(numbers, key=lambda name: store.info.arrays[name].nbytes)

@@ -250,9 +250,10 @@ class LoaderSuperbatches:
     def no_room(self) -> ConfigError:
         """The error for a disk that has room for no record."""
         folder, record = self._planned.folder, self._planned.record_bytes(self._size)
+        free = free_bytes(folder)
         return ConfigError(
             f"the disk has no room for a single sampled batch in {folder}: it takes up to "
-            f"{format_size(record)}, and {format_size(free_bytes(folder))} are free: free some, "
+            f"{format_size(record, free)}, and {format_size(free, record)} are free: free some, "
             "give a folder on another disk with folder=, or strategy='gnndrive', which does not "
             "sample ahead"
         )

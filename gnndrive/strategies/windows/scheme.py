@@ -339,19 +339,22 @@ class PlannedWindows(Slots):
             needs["device_memory"] = plan.device_bytes
         given = {name: getattr(budget, name) for name in needs}
         limits = [
-            (name, budget.said(name), each) for name, each in given.items() if each is not None
+            (name, budget.said(name, needs[name]), each)
+            for name, each in given.items()
+            if each is not None
         ]
         if not limits and not self.chosen:
             quarter = default_bytes(plan.ranks)
-            said = f"a quarter of the memory that is left, {format_size(quarter)},"
+            said = format_size(quarter, needs["buffer"])
+            said = f"a quarter of the memory that is left, {said},"
             limits = [("buffer", said, quarter)]
         for name, said, limit in limits:
             if needs[name] > limit:
                 raise ConfigError(
                     f"{said} is too little for windows of {self.megabatch:,} of "
                     f"{self.partitioned.num_parts:,} partitions, which need "
-                    f'{format_size(needs[name])}: give {name}="{least_text(needs[name])}", or '
-                    f"{self.smaller}\n{plan}"
+                    f'{format_size(needs[name], limit)}: give {name}="{least_text(needs[name])}", '
+                    f"or {self.smaller}\n{plan}"
                 )
 
     @property

@@ -49,7 +49,7 @@ def test_the_example_of_the_manual():
         ({"disk": 0.4}, {"hit_share": 0.49, "twice_s": 0.83}, SMALL, HELPS, DISK),
         ({"disk": 0.4}, FEW, f"{SMALL}: 30% of the rows", "without the disk a batch takes 0.40",
          "(predicted)"),
-        ({"disk": 0.4}, FEW | {"predicted": True}, SMALL, "gives 1.2 times the speed (predicted)", DISK),
+        ({"disk": 0.4}, FEW | {"predicted": True}, SMALL, "1.2 times the speed (predicted)", DISK),
         ({"disk": 0.4, "sampler": 0.42}, FEW | {"twice_s": 0.7}, SMALL,
          "the disk reads the others, and you wait for the sampler as much", DISK),
         # half of the rows are there: the disk is slow; or twice the buffer hardly helps
