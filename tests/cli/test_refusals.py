@@ -92,6 +92,7 @@ REFUSED = {
     ("import", "out.gnn", "--nodes", "edges.csv:a", "--edges", "edges.csv:a,b"): [
         (("--split", "1,0,0"), "--split draws from labelled nodes, and there are none: give --lab"),
     ],
+    ("split-links", "STORE"): [(("--time", "t"), "--time t: edges/t is not there; the edges have")],
     ("inspect",): [((), "there is no command gnndrive inspect: give one of import, verify")],
     ("bench", "disc"): [((), "there is no command gnndrive bench disc (did you mean disk?)")],
     ("partition", "STORE", *RANDOM): [

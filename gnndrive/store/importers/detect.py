@@ -55,8 +55,8 @@ def from_dataset(
     of_ogb = (folder / "raw").is_dir()
     if splits is not None and (of_graphbolt or of_ogb):
         raise ConfigError(
-            "splits= is for a .pt file, and the files of the dataset "
-            f"{folder} define its splits: leave it out"
+            f"splits= is for a .pt file, and the files of the dataset {folder} define its splits: "
+            "leave it out"
         )
     if of_graphbolt:
         if undirected:

@@ -301,8 +301,8 @@ def _check_order(
         if in_order is False:
             raise ConfigError(
                 f"{file}: the column {name!r} has ids of nodes, but not in the nodes' order: give "
-                f"features={file}:{name} to find rows by them, or leave the column "
-                "out of the file if the rows are in the nodes' order"
+                f"features={file}:{name} to find rows by them, or leave the column out of "
+                "the file if the rows are in the nodes' order"
             )
         texts += [name] * is_text
     if map_ids and texts:

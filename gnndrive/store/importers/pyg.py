@@ -404,10 +404,9 @@ def _drawn(
         if twice := [name for name in _PARTS if name in masks and getattr(split, name)]:
             left = [name for name in _PARTS if name not in masks]
             shares = ", ".join("0" if name in masks else f"{1 / len(left):g}" for name in _PARTS)
-            option = f"--split {shares.replace(' ', '')}"
             remedy = (
-                f"give it the share 0, as splits=({shares}) ({option}), which draws "
-                f"{' and '.join(left)} from the labelled nodes in no mask"
+                f"give it the share 0, as splits=({shares}), which draws {' and '.join(left)} "
+                "from the labelled nodes in no mask"
             )
             if not left:
                 remedy = "leave out splits=, because it has all"

@@ -154,9 +154,9 @@ def split_type(
         count and not counted[each] for each, count in wanted.items()
     ):
         raise ConfigError(
-            f"time={options.time!r}: edges of one time are in one part, and so many have "
-            "the same that a part would have none: give larger parts, num_val= and num_test= "
-            "(--num-val, --num-test), or leave out time= to split at random"
+            f"time={options.time!r}: edges of one time are in one part, and so many have the same "
+            "that a part would have none: give larger parts, num_val= and num_test=, or leave "
+            "out time= to split at random"
         )
     return TypeSplit(type, counted, sizes, found)
 
