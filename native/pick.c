@@ -1,4 +1,4 @@
-/* pick.c: rows of a mapped file, in any order. */
+/* pick.c: rows of a mapped file, in any order, and the numbers of a batch as int64. */
 #include "guard.h"
 #include "internal.h"
 
@@ -47,4 +47,46 @@ int gd_pick(const void *table, int64_t row_bytes, int64_t row_count, const int64
     const int rc = gd_guarded(pick, &p, &address);
     *culprit = rc == -EIO ? (int64_t)(address - (uintptr_t)table) : p.culprit;
     return rc;
+}
+
+static inline int64_t number_at(const void *from, int32_t bytes, int64_t i) {
+    switch (bytes) {
+    case 1: return ((const int8_t *)from)[i];
+    case 2: return ((const int16_t *)from)[i];
+    case 4: return ((const int32_t *)from)[i];
+    default: return ((const int64_t *)from)[i];
+    }
+}
+
+/* With a constant width the compiler makes a loop over vectors. */
+static inline int widen(const void *from, int32_t bytes, int64_t n, int64_t least, int64_t most,
+                        int64_t *out) {
+    int outside = 0;
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = number_at(from, bytes, i);
+        outside |= out[i] < least || out[i] > most;
+    }
+    return outside ? -ERANGE : 0;
+}
+
+int gd_widen(const void *from, int32_t bytes, int64_t n, int64_t least, int64_t most,
+             int64_t *out) {
+    switch (bytes) {
+    case 1: return widen(from, 1, n, least, most, out);
+    case 2: return widen(from, 2, n, least, most, out);
+    case 4: return widen(from, 4, n, least, most, out);
+    default: return widen(from, 8, n, least, most, out);
+    }
+}
+
+int gd_edge_index(const int32_t *row, int64_t n, const int32_t *colptr, int64_t targets,
+                  int64_t *out) {
+    int64_t at = 0;
+    if (targets < 0 || colptr[0] != 0 || colptr[targets] != n) return -EINVAL;
+    for (int64_t i = 0; i < n; i++) out[i] = row[i];
+    for (int64_t p = 0; p < targets; p++) {
+        if (colptr[p + 1] < at || colptr[p + 1] > n) return -EINVAL;
+        while (at < colptr[p + 1]) out[n + at++] = p;
+    }
+    return 0;
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class Attributes:
     ) -> None:
         self._store, self._layouts, self._read = store, dict(layouts or {}), read
         self._maps: dict[str, torch.Tensor] = {}
+        self._file = cache(store.table)
 
     def pick(self, name: str, rows: Int64Array, empty: Allocate = np.empty) -> torch.Tensor:
         """Read rows of an array, by its full name, such as "nodes/year": [n, *row], in the array's
@@ -58,7 +60,7 @@ class Attributes:
             StoreError: there is no such row, or the store was overwritten since it was opened.
             ClosedError: the loader was closed during the read.
         """
-        file = self._store.table(name)
+        file = self._file(name)
         out = empty_tensor(empty, (len(rows), *file.row_shape), torch_dtype(file.dtype))
         layout = self._layouts.get(name)
         if layout is None or not len(rows):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
+from operator import setitem
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch_geometric.sampler import SamplerOutput
 from gnndrive.buffer.devices.base import Device
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
+from gnndrive.common.ffi import check, core_for, pointer, widen
 from gnndrive.common.records import (
     EdgeKey,
     Int32Array,
@@ -79,8 +81,8 @@ class Collate:
         self.tables = tables = _buffered_tables(store, buffered)
         self._nodes = store.all_nodes()
         self._edges = store.all_edges()
+        self._edges_of = {each.type: each for each in self._edges}
         self._set_here = _SetHere(store)
-        self._names = {each.name_of(""): each.names for each in (*self._nodes, *self._edges)}
         self._custom_cls = custom_cls
         self._edge_tables = {table.type: table.name for table in tables if table.of_edges}
         self._transform = transform
@@ -88,6 +90,14 @@ class Collate:
         self._feature_dtype = feature_dtype
         self.attributes = Attributes(store)
         self._labels = {each.name_of(labels.NAME): labels.Labels(each) for each in self._nodes}
+        # By type: the name, the full name and the labels, or None, of each attribute.
+        self._fields = {
+            each.name_of(""): [
+                (name, each.name_of(name), self._labels.get(each.name_of(name)))
+                for name in each.names
+            ]
+            for each in (*self._nodes, *self._edges)
+        }
 
     def current(self, started: bool) -> Collate:
         """This object, or another if attributes of the store were set or deleted since it was made.
@@ -183,15 +193,16 @@ class Collate:
             StoreError, ReadError: the store is damaged or cannot be read.
         """
         batch = self._empty_batch()
+        whole = batch.stores[0] if self._custom_cls is None else batch
         for nodes in self._nodes:
-            storage = batch if nodes.type is None else batch[nodes.type]
+            storage = whole if nodes.type is None else batch[nodes.type]
             node = _nodes_of(sample, nodes.type)
             self._join(storage, nodes, node, rows, attributes, empty)
-            if not self._names[nodes.name_of("")]:
+            if not self._fields[nodes.name_of("")]:
                 storage.num_nodes = len(node)
         for edges in self._edges:
-            storage = batch if edges.type is None else batch[edges.type]
-            storage.edge_index = _edge_index(sample, edges.type, empty)
+            storage = whole if edges.type is None else batch[edges.type]
+            self._put(storage, {"edge_index": _edge_index(sample, edges.type, empty)}, setattr)
             if _has_edges(sample, edges.type):
                 number = numbers.get(self._edge_tables.get(edges.type, ""))
                 if number is None:
@@ -201,11 +212,25 @@ class Collate:
         if isinstance(sample, Subgraph):
             _describe(batch, seeds, sample.output)
         else:
-            batch.num_sampled_nodes = list(sample.num_sampled_nodes)
-            batch.num_sampled_edges = list(sample.num_sampled_edges)
-            batch.input_id = torch.from_numpy(seeds.input_id)
-            batch.batch_size = len(seeds.node)
+            values = {
+                "num_sampled_nodes": list(sample.num_sampled_nodes),
+                "num_sampled_edges": list(sample.num_sampled_edges),
+                "input_id": torch.from_numpy(seeds.input_id),
+                "batch_size": len(seeds.node),
+            }
+            self._put(whole, values, setattr)
         return self._finished(batch, rows, device, where)
+
+    def _put(
+        self, storage: Any, values: dict[str, Any], put: Callable[[Any, str, Any], object]
+    ) -> None:
+        """Set attributes of a batch. A class of PyG's has no setter for them and has cached nothing
+        yet, so its storage takes them at once; for the user's class, `put` sets each."""
+        if self._custom_cls is None:
+            storage._mapping.update(values)
+            return
+        for name, value in values.items():
+            put(storage, name, value)
 
     def _empty_batch(self) -> Any:
         """A batch with the attributes that belong to the whole graph."""
@@ -229,8 +254,9 @@ class Collate:
         return self._converted(batch if where is None else batch.to(where))
 
     def _converted(self, batch: Any) -> Any:
-        for storage in [batch] if isinstance(batch, Data) else batch.node_stores:
-            self._convert(storage)
+        if self._feature_dtype is not None:
+            for storage in [batch] if isinstance(batch, Data) else batch.node_stores:
+                self._convert(storage, self._feature_dtype)
         return batch if self._transform is None else self._transform(batch)
 
     def _join(
@@ -239,17 +265,18 @@ class Collate:
     ) -> None:  # fmt: skip
         """Add to a batch the attributes of its nodes or edges of a type; `number` holds node ids or
         original edge numbers, int64 [n]."""
-        for name in self._names[view.name_of("")]:
-            full = view.name_of(name)
+        values = {}
+        for name, full, of_class in self._fields[view.name_of("")]:
             given = rows.get(full)
-            if given is None and full in self._labels:
-                given = self._labels[full].pick(number, empty)
+            if given is None and of_class is not None:
+                given = of_class.pick(number, empty)
             if given is None:
                 given = attributes.pick(full, number, empty)
-            storage[name] = given
-        self._set_here.join(storage, view, number)
-        if view.id_name not in storage:
-            storage[view.id_name] = torch.from_numpy(number)
+            values[name] = given
+        self._set_here.join(values, view, number)
+        if view.id_name not in values and view.id_name not in storage:
+            values[view.id_name] = torch.from_numpy(number)
+        self._put(storage, values, setitem)
 
     def _edge_numbers(
         self, sample: Sample | Subgraph, type: EdgeKey, attributes: Attributes, empty: Allocate
@@ -259,8 +286,8 @@ class Collate:
         if isinstance(sample, Sample):
             if sample.numbered:
                 return _wide(sample.edge, empty)
-            return _numbers(sample.edge, self.store.edges(type), attributes, empty)
-        edge, edges = sample.edge.get(type, _NONE), self.store.edges(type)
+            return _numbers(sample.edge, self._edges_of[type], attributes, empty)
+        edge, edges = sample.edge.get(type, _NONE), self._edges_of[type]
         if edge is None:
             return None
         if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < edges.num_edges:
@@ -277,9 +304,9 @@ class Collate:
             return 0
         return dtype.itemsize * prod(table.file.row_shape)
 
-    def _convert(self, storage: Any) -> None:
-        name, dtype = NODE_FEATURES, self._feature_dtype
-        if dtype is None or name not in storage or storage[name].dtype == dtype:
+    def _convert(self, storage: Any, dtype: torch.dtype) -> None:
+        name = NODE_FEATURES
+        if name not in storage or storage[name].dtype == dtype:
             return
         stored = storage[name]
         storage[name] = stored.to(dtype)
@@ -320,8 +347,15 @@ def _has_edges(sample: Sample | Subgraph, type: EdgeKey) -> bool:
 def _edge_index(sample: Sample | Subgraph, type: EdgeKey, empty: Allocate) -> torch.Tensor:
     """Both ends of a sample's edges of a type, int64 [2, edges]."""
     if isinstance(sample, Sample):
-        edge_index = empty((2, sample.num_edges), np.int64)
-        edge_index[0], edge_index[1] = sample.row, sample.col
+        count = sample.num_edges
+        edge_index = empty((2, count), np.int64)
+        check(
+            core_for(count).gd_edge_index(
+                pointer(sample.row), count, pointer(sample.colptr), len(sample.colptr) - 1,
+                pointer(edge_index),
+            ),
+            "gd_edge_index",
+        )  # fmt: skip
         return torch.from_numpy(edge_index)
     row, col = sample.output.row, sample.output.col
     if type is not None:
@@ -335,11 +369,11 @@ def _numbers(
 ) -> Int64Array:
     """The original numbers of the edges at these CSC positions, int64 [edges]. A negative number is
     refused too, because it would index from the end."""
-    position = _wide(position, empty)
-    if edges.edge_id_name is None:
+    position, name = _wide(position, empty), edges.edge_id_name
+    if name is None:
         return position
-    edge = _wide(attributes.pick(edges.edge_id_name, position, empty).numpy(), empty)
-    if len(edge) and not (int(edge.min()) >= 0 and int(edge.max()) < edges.num_edges):
+    stored, edge = attributes.pick(name, position, empty).numpy(), empty(len(position), np.int64)
+    if not widen(stored, edge, 0, edges.num_edges - 1):
         raise StoreError(
             f"{edges.indices_path.parent}/edge_id.npy names an edge that does not exist: run "
             "`gnndrive verify` and import the store again"
@@ -352,7 +386,7 @@ def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
     if numbers.dtype == np.int64:
         return cast(Int64Array, numbers)
     wide: Int64Array = empty(len(numbers), np.int64)
-    wide[:] = numbers
+    widen(numbers, wide)
     return wide
 
 
@@ -425,8 +459,10 @@ class _SetHere:
             for name, value in values.items():
                 setattr(storage, name, value)
 
-    def join(self, storage: Any, view: StoredNodes | StoredEdges, number: Int64Array) -> None:
+    def join(
+        self, values: dict[str, Any], view: StoredNodes | StoredEdges, number: Int64Array
+    ) -> None:
         """Add the rows of a batch's nodes or edges of a type; see `Collate._join`."""
         for name, (value, dim) in self._rows[view.name_of("")].items():
             at = torch.from_numpy(number).to(value.device)
-            storage[name] = select(value, dim, at)
+            values[name] = select(value, dim, at)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.common.array_pool import Allocate, empty_tensor
-from gnndrive.common.ffi import ffi
+from gnndrive.common.array_pool import Allocate
+from gnndrive.common.ffi import address, core_for, ffi, pointer, widen
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int64Array
 from gnndrive.disk.sequential_reader import SequentialReader
@@ -45,12 +45,13 @@ class Labels:
 
     def __init__(self, nodes: StoredNodes) -> None:
         self._nodes = nodes
+        self._dtype = nodes.table(NAME).dtype if NAME in nodes.names else ""
         self.shared: SharedLabels | None = None
-        self._kept: torch.Tensor | None = None
+        self._kept: npt.NDArray[Any] | None = None
         self._looked = False
         self._reading = ForkLock()
 
-    def read(self) -> torch.Tensor | None:
+    def read(self) -> npt.NDArray[Any] | None:
         """Read all labels, unless they were read before: [nodes], in the dtype of `kept_dtype`;
         None: they are not kept in memory."""
         with self._reading:
@@ -66,17 +67,25 @@ class Labels:
                 self._keep(shared.labels)
 
     def _keep(self, labels: npt.NDArray[Any] | None) -> None:
-        self._kept = None if labels is None else _as_tensor(labels)
-        self._looked = True
+        self._kept, self._looked = labels, True
 
     def pick(self, node: Int64Array, empty: Allocate) -> torch.Tensor | None:
         """The labels of nodes, [n], in the store's dtype; None: they are not kept in memory."""
         kept = self.read()
         if kept is None:
             return None
-        dtype = getattr(torch, self._nodes.table(NAME).dtype)
-        out = empty_tensor(empty, (len(node),), dtype)
-        return out.copy_(torch.index_select(kept, 0, torch.from_numpy(node)))
+        count, core = len(node), core_for(len(node))
+        narrow, out = np.empty(count, kept.dtype), empty(count, self._dtype)
+        if core.gd_pick(
+            address(kept), kept.itemsize, len(kept), pointer(node), count, address(narrow),
+            ffi.new("int64_t *"),
+        ):  # fmt: skip
+            raise IndexError("a node id is out of range: check neighbor_sampler=")
+        if out.dtype == np.int64:
+            widen(narrow, out)
+        else:
+            out[:] = narrow
+        return torch.from_numpy(out)
 
     def __reduce__(self) -> tuple[type[Labels], tuple[StoredNodes]]:
         return Labels, (self._nodes,)
@@ -123,11 +132,3 @@ def read_labels(nodes: StoredNodes, empty: Allocate = np.empty) -> npt.NDArray[A
                 return None
             kept[first : first + len(labels)] = labels
     return kept
-
-
-def _as_tensor(labels: npt.NDArray[Any]) -> torch.Tensor:
-    """A tensor over an array that may be read-only, of which torch would warn."""
-    if labels.flags.writeable or not len(labels):
-        return torch.from_numpy(labels)
-    memory = ffi.buffer(ffi.from_buffer(labels))  # keeps the array alive
-    return torch.frombuffer(memory, dtype=getattr(torch, labels.dtype.name))

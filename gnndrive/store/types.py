@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
@@ -214,6 +214,7 @@ def folder(type: NodeKey | EdgeKey) -> str:
     return type if isinstance(type, str) else "__".join(type)
 
 
+@lru_cache
 def array_name(group: str, type: NodeKey | EdgeKey, leaf: str) -> str:
     """The name of an array in store.json: "nodes/x", "nodes/paper/x"."""
     return "/".join(part for part in (group, folder(type), leaf) if part)

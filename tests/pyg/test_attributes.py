@@ -203,6 +203,9 @@ def test_preparing_reads_the_labels_that_pick_returns(write):
     os.truncate(store.table("y").path, 4096)
     (labels,) = collate._labels.values()
     assert labels.pick(np.array([7]), np.empty).tolist() == [49]
+    for node in (-1, COUNT):
+        with pytest.raises(IndexError, match="a node id is out of range"):
+            labels.pick(np.array([7, node]), np.empty)
     labels.close()
     collate.prepare()  # which leaves the error to the batch
     with pytest.raises(StoreError, match="became shorter"):
