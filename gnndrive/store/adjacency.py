@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 NAMES = ("adj", "adj_t")  # in PyG's order; the second is [targets, sources]
+_OF_EDGES = "edge_index has the edges: transform=ToSparseTensor() makes adj_t in each batch"
+_NO_MATRIX = "PyG's loaders take an attribute of that name for the adjacency: rename it"
 _Entries: TypeAlias = "tuple[Tensor, Tensor, Tensor | None]"
 """Rows, columns and values of a matrix."""
 
@@ -35,7 +37,7 @@ def with_edge_index(data: Data | HeteroData, *, in_memory: bool = False) -> Data
     Args:
         data: a graph. It is not changed; the copy shares all else with it.
         in_memory: PyG's loaders are to read it. They take torch_sparse's SparseTensor as it is, and
-            no other matrix, so that one beside an edge_index is left out, with a warning.
+            nothing else of these names, so that it is left out beside an edge_index, with a warning.
 
     Raises:
         ConfigError: a matrix is not one of this graph, or has another form; or `data` has another
@@ -43,7 +45,7 @@ def with_edge_index(data: Data | HeteroData, *, in_memory: bool = False) -> Data
     """
     from torch_geometric.typing import SparseTensor
 
-    out, beside = copy.copy(data), []
+    out, beside = copy.copy(data), dict[str, str]()
     changed = False
     for store in out.edge_stores:
         there = [name for name in NAMES if name in store]
@@ -54,14 +56,10 @@ def with_edge_index(data: Data | HeteroData, *, in_memory: bool = False) -> Data
             changed = True
         if in_memory:
             for name in there:
+                beside[name] = _OF_EDGES if is_sparse(store[name]) else _NO_MATRIX
                 del store[name]
-            beside += there
-    if beside:
-        warnings.warn(
-            f"{', '.join(sorted(set(beside)))} is left out of batches, because edge_index has the "
-            "edges: transform=ToSparseTensor() makes adj_t in each batch",
-            stacklevel=4,
-        )
+    for name, why in beside.items():
+        warnings.warn(f"{name} is left out of batches, because {why}", stacklevel=4)
     return out if changed or beside else data
 
 

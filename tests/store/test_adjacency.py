@@ -172,7 +172,8 @@ def test_a_loader_in_memory_takes_it(loader):
     for batch in batches(hetero, **seeds):
         edges = batch["a", "to", "a"]
         assert torch.equal(edges.edge_weight, value[edges.e_id])
-    both.adj_t = matrix
-    with pytest.warns(UserWarning, match="adj_t is left out of batches, because edge_index has"):
-        found = batches(both)
-    assert "adj_t" not in found[0]
+    for other, why in (matrix, "edge_index has"), ("a road", "PyG's .* rename it"):
+        both.adj_t = other
+        with pytest.warns(UserWarning, match=f"adj_t is left out of batches, because {why}"):
+            found = batches(both)
+        assert "adj_t" not in found[0]
