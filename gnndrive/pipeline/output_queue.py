@@ -17,7 +17,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from queue import Empty, SimpleQueue
@@ -28,6 +28,8 @@ from gnndrive.common.errors import LateError
 from gnndrive.pipeline.batch_times import PUT, TAKEN, BatchTimes
 
 References: TypeAlias = tuple[weakref.ref[Any], ...]
+Ready: TypeAlias = tuple[Any, References, BatchTimes | None, int | None]
+"""A batch, see `OutputQueue.put`."""
 
 SIGNAL_S = 1.0  # a signal that arrives just before the thread begins to wait is heard after it
 LATE = "DataLoader timed out after {} seconds: give timeout= more, or ask for the batch again"
@@ -49,7 +51,7 @@ class OutputQueue:
         # then becomes a RuntimeError.
         self._waiting: set[SimpleQueue[None]] = set()
         # Taken from without the lock.
-        self._ready: deque[tuple[Any, References, BatchTimes | None, int | None]] = deque()
+        self._ready = deque[Ready]()
         self.taken: BatchTimes | None = None
         self._group: int | None = None  # of the newest batch that the user took
         self._newest: list[weakref.ref[Any]] = []  # to that group's batches and their memory
@@ -83,11 +85,16 @@ class OutputQueue:
         to what holds its memory, which comes back after the batch is finalized: a moment later,
         because torch releases the GIL while it frees a tensor, or much later, if the user keeps a
         tensor."""
+        self.put_all([(batch, memory, times, group)])
+
+    def put_all(self, batches: Sequence[Ready]) -> None:
+        """Add batches, see `put`; the user's thread is woken once."""
         with self._lock:
-            if not self._ended:
-                if times is not None:
-                    times.mark(PUT)
-                self._ready.append((batch, memory, times, group))
+            if not self._ended and batches:
+                for _, _, times, _ in batches:
+                    if times is not None:
+                        times.mark(PUT)
+                self._ready.extend(batches)
                 self._notify()
 
     @property
@@ -157,7 +164,7 @@ class OutputQueue:
             raise error
         raise OutputEnded
 
-    def _took(self, taken: tuple[Any, References, BatchTimes | None, int | None]) -> Any:
+    def _took(self, taken: Ready) -> Any:
         batch, memory, self.taken, group = taken
         if self.taken is not None:
             self.taken.mark(TAKEN)

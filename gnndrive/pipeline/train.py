@@ -14,10 +14,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 from gnndrive.pipeline.batch_times import GATHERING
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch, Extracted, Failed, Gathered
+
+TOGETHER_S = 1e-3  # waking the user's thread for each batch would cost more than making it
 
 
 class EpochFailed(Exception):
@@ -59,16 +62,22 @@ def _gather_and_put(epoch: Epoch, item: Extracted, gathered: Callable[[], object
     for sampled in item.batches:
         if sampled.times is not None:
             sampled.times.mark(GATHERING)
-    made = epoch.inputs.assembly.make(item, gathered)
-    for sampled in item.batches:
-        batch, memory = next(made)
-        if output.ended:  # no iterator would take it
-            return
-        ended = perf_counter()
-        epoch.count_batch(sampled, ended - started)
-        output.put(batch, memory, sampled.times, item.index)
-        started = ended
-        del batch
+    made, together, put = epoch.inputs.assembly.make(item, gathered), list[Any](), perf_counter()
+    try:
+        for sampled in item.batches:
+            batch, memory = next(made)
+            if output.ended:  # no iterator would take it
+                return
+            ended = perf_counter()
+            epoch.count_batch(sampled, ended - started)
+            together.append((batch, memory, sampled.times, item.index))
+            started = ended
+            del batch
+            if ended - put > TOGETHER_S:
+                output.put_all(together)
+                put, together = ended, []
+    finally:
+        output.put_all(together)
 
 
 def _put_lease_once(epoch: Epoch, number: int, gathered: Gathered) -> Callable[[], None]:

@@ -37,7 +37,7 @@ def with_edge_index(data: Data | HeteroData, *, in_memory: bool = False) -> Data
     Args:
         data: a graph. It is not changed; the copy shares all else with it.
         in_memory: PyG's loaders are to read it. They take torch_sparse's SparseTensor as it is, and
-            nothing else of these names, so that it is left out beside an edge_index, with a warning.
+            nothing else of these names, so it is left out beside an edge_index, with a warning.
 
     Raises:
         ConfigError: a matrix is not one of this graph, or has another form; or `data` has another
