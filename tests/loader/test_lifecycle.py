@@ -33,7 +33,7 @@ from gnndrive.common.memory import parse_size
 from gnndrive.disk.engines import uring
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.pipeline.output_queue import OutputQueue, References
+from gnndrive.pipeline.output_queue import OutputQueue, Ready, References
 from tests import forked
 from tests.given import moved
 from tests.interrupted import drop_and_interrupt, interrupted
@@ -315,13 +315,13 @@ def test_threads_may_close_and_iterate_at_once(make, nothing_is_left):
 
 def test_the_output_queue_gets_references_to_a_batchs_rows(make, monkeypatch):
     monkeypatch.setattr(array_pool, "SMALL_BYTES", 1)
-    references, put = list[References](), OutputQueue.put
+    references, put_all = list[References](), OutputQueue.put_all
 
-    def spy(output: OutputQueue, batch: Data, memory: References, *others: Any) -> None:
-        references.append(memory)
-        put(output, batch, memory, *others)
+    def spy(output: OutputQueue, batches: list[Ready]) -> None:
+        references.extend(memory for _, memory, _, _ in batches)
+        put_all(output, batches)
 
-    monkeypatch.setattr(OutputQueue, "put", spy)
+    monkeypatch.setattr(OutputQueue, "put_all", spy)
     with make(sweep=1) as loader:
         batches = iter(loader)
         x = next(batches).x
