@@ -192,7 +192,7 @@ async def test_an_error_says_what_is_left_and_who_has_the_rest():
     await budget.take(1, "large", 15_000)
     with pytest.raises(ConfigError) as raised:
         await budget.take(2, "new", 10_001)
-    said = "new needs 10 KB of the service, which has 10 KB of --memory 30 KB left: "
+    said = "new needs 10.001 KB of the service, which has 10 KB of --memory 30 KB left: "
     assert f"{said}large has 15 KB, small has 5 KB. Give the loader less" in str(raised.value)
     await budget.take(2, "new", 10_000)
     many = Budget(1_000)

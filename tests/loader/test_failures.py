@@ -169,10 +169,10 @@ def long_store(tmp_path: Path) -> Store:
 
 
 LOADERS: dict[str, dict[str, Any]] = {
-    "mmap": {"topology": "mmap"},
+    "mmap": {"topology": "mmap", "sweep": 1},
     "resident": {"topology": "resident"},
     "direct": {"topology": "direct"},
-    "temporal": {"topology": "mmap", "time_attr": "time"},
+    "temporal": {"topology": "mmap", "time_attr": "time", "sweep": 1},
     "links": {"topology": "mmap", "shuffle": True},
     "pyg+": {"strategy": "pyg+"},
 }
