@@ -171,8 +171,17 @@ def _find_recording(assembly: Assembly, packed: Any) -> Recording:
         raise ConfigError(_none(assembly, wanted, there))
     if len(fitting) > 1:
         names = " or ".join(repr(DiskGNN(packed=path.name).text) for path, _ in fitting)
+        lines = {path.name: info.lines() for path, info in fitting}
+        _, first = fitting[0]
+        differ = [
+            what for what in first.lines() if len({each[what] for each in lines.values()}) > 1
+        ]
+        which = "; ".join(
+            f"{name}: {', '.join(f'{what} {said[what]}' for what in differ)}"
+            for name, said in lines.items()
+        )
         raise ConfigError(
-            f"several packs of {store.path} have these batches: give strategy={names}"
+            f"several packs of {store.path} have these batches: give strategy={names} ({which})"
         )
     ((path, info),) = fitting
     delivered = {table.name for table in feature_tables(assembly.collate.store)}

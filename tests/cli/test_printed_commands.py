@@ -115,12 +115,11 @@ def test_commands_run_as_printed(
         run_all(text)
     assert {each.partition(" ")[0] for each in ran} == {"pack", "partition", "bench", "train"}, ran
     assert "--packing-memory" in next(each for each in ran if each.startswith("pack"))
-    for name in strategies:
-        refused = gnndrive("train", *given, "--strategy", name).refusal
-        choices = re.findall(rf"\b({name}:\w+=[\w-]+)", refused)
-        assert len(choices) == 2
-        for each in choices:
-            assert gnndrive("train", *given, "--strategy", each, "--epochs", 1).code == 0
+    refused = gnndrive("train", *given, "--strategy", "diskgnn").refusal
+    choices = re.findall(r"\b(diskgnn:\w+=[\w-]+)", refused)
+    assert len(choices) == 2
+    for each in [*choices, "hierbatching", "marius"]:
+        assert gnndrive("train", *given, "--strategy", each, "--epochs", 1).code == 0
 
 
 def test_a_pack_command_has_the_tuning_of_the_plan(gnndrive: Command, store: Path) -> None:

@@ -48,7 +48,13 @@ from gnndrive.sampling.schedules import choose as choose_schedule
 from gnndrive.sampling.schedules.base import InputEdges, ScheduleContext, WindowSizes
 from gnndrive.sampling.window_graph import window_bytes
 from gnndrive.store.cache import entry_key, load_entry, save_entry
-from gnndrive.store.partitioned.format import NAME, PARTITIONED, PARTITIONS, TABLE
+from gnndrive.store.partitioned.format import (
+    NAME,
+    PARTITIONED,
+    PARTITIONS,
+    TABLE,
+    PartitionInfo,
+)
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import FeedContext, Scheme, Strategy, refuse_unused, stages_for
@@ -73,7 +79,7 @@ class InsideWindows(Strategy):
 
     Args:
         partitioned: the partitions: their name in the store, or their folder. None: the only ones
-            in the store's folder.
+            in the store's folder, or the only ones there that suit the strategy.
         megabatch: the most partitions in a window, which are in memory together. None: as many as
             fit into the memory with those of the next window.
         static: the share of the nodes that are in memory for the whole epoch, those with the most
@@ -135,11 +141,12 @@ class InsideWindows(Strategy):
         if self.partitioned is not None:
             return self
         infos = {each.path.name: each.info for each in PARTITIONS.of(store) if each.info}
+        best = min(sorted(infos), key=lambda name: not self.suits(infos[name]), default=None)
+        return replace(self, partitioned=best)
 
-        def unsuited(name: str) -> bool:
-            return (infos[name].settings.method == RANDOM) != self.mixed
-
-        return replace(self, partitioned=min(sorted(infos), key=unsuited, default=None))
+    def suits(self, info: PartitionInfo) -> bool:
+        """Whether partitions are those that the strategy is for."""
+        return (info.settings.method == RANDOM) == self.mixed
 
     def folders(self) -> list[Path]:
         """See `Strategy.folders`."""
@@ -213,11 +220,19 @@ def _only(store: Store, strategy: InsideWindows) -> Path:
             f"strategy={strategy.name!r} samples inside partitions, and {store.path} has none: "
             f"make them with gnndrive.partition(store), or `{strategy.lacks(store)}`"
         )
-    whole = [each for each in there if each.info is not None] or there
-    if len(whole) > 1:
-        names = " or ".join(f"'{strategy.name}:partitioned={each.path.name}'" for each in whole)
-        raise ConfigError(f"{store.path} was partitioned several times: give strategy={names}")
-    return whole[0].path
+    infos = {each.path: each.info for each in there if each.info is not None}
+    if not infos:
+        return there[0].path  # opening it says what is wrong
+    paths = [path for path, info in infos.items() if strategy.suits(info)] or list(infos)
+    if len(paths) > 1:
+        names = " or ".join(f"'{strategy.name}:partitioned={path.name}'" for path in paths)
+        which = "; ".join(
+            f"{path.name}: {', '.join(infos[path].settings.texts())}" for path in paths
+        )
+        raise ConfigError(
+            f"{store.path} was partitioned several times: give strategy={names} ({which})"
+        )
+    return paths[0]
 
 
 def _check_tables(assembly: Assembly) -> None:

@@ -111,8 +111,12 @@ def test_features_that_the_program_has_set_are_refused_at_any_time(make: Make, o
 
 def test_several_partitions_need_a_choice(make: Make, own: Store, tmp_path: Path) -> None:
     partition(own, 4, "random", MEMORY, name="four")
-    with pytest.raises(ConfigError, match="'hierbatching:partitioned=default' or 'hierba"):
+    named = "'hierbatching:partitioned=default' or 'hierba.*; four: 4 partitions, random, seed 0"
+    with pytest.raises(ConfigError, match=named):
         make(data=own)
+    partition(own, 3, "ldg", MEMORY, name="three")
+    assert "of 3 partitions" in make(data=own).plan().details(), "it alone suits the strategy"
+    shutil.rmtree(own.path / "partitioned" / "three")
     shutil.copytree(own.path / "partitioned" / "four", tmp_path / "elsewhere")
     for named in ("four", b"four", own.path / "partitioned" / "four", tmp_path / "elsewhere"):
         loader = make(data=own, partitioned=named, megabatch=1)
