@@ -33,8 +33,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(planted: Path, tmp_path: Path) -> Path:
-    """A store of the test's own, whose files are those of `planted`."""
-    path = tmp_path / "own.gnn"
+    """A store of the test's own, whose files are those of `planted`; its path has a space."""
+    path = tmp_path / "a b" / "own.gnn"
     for file in sorted(planted.rglob("*")):
         place = path / file.relative_to(planted)
         place.parent.mkdir(parents=True, exist_ok=True)
