@@ -25,7 +25,7 @@ from gnndrive.common.errors import (
     GNNDriveError,
     StoreError,
 )
-from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.ffi import address, check, core_for, ffi, holding_gil, lib, pointer
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.sampling.rounds import STOPPED, StopToken
@@ -210,12 +210,12 @@ class InScratch:
         """Copy out the nodes of a type: global ids, int64 [nodes]; the tree of each node, int32
         [nodes], or None if trees are not disjoint; and the number of new nodes in each hop, the
         seeds first."""
-        count = lib.gd_sampler_nodes(self._scratch, type)
+        count = holding_gil.gd_sampler_nodes(self._scratch, type)
         node, tree = empty(count, np.int64), None
         if self._options.disjoint:
             tree = empty(count, np.int32)
         per_hop = np.empty(self._hops + 1, np.int64)
-        lib.gd_sampler_found(
+        core_for(count).gd_sampler_found(
             self._scratch, type, pointer(node), ffi.NULL if tree is None else pointer(tree),
             pointer(per_hop),
         )  # fmt: skip
@@ -227,14 +227,14 @@ class InScratch:
         """Copy out the edges of a type: the index of each edge's source among the sampled nodes,
         int32 [edges]; where the edges of each expanded target start, int32 [expanded + 1]; CSC
         positions, int32 or int64 [edges]; and the number of edges in each hop."""
-        edges = lib.gd_sampler_edges(self._scratch, relation)
+        edges = holding_gil.gd_sampler_edges(self._scratch, relation)
         row = empty(edges, np.int32)
-        colptr = empty(lib.gd_sampler_expanded(self._scratch, relation) + 1, np.int32)
+        colptr = empty(holding_gil.gd_sampler_expanded(self._scratch, relation) + 1, np.int32)
         dtype = position_dtype(self._relations[relation].topology.num_edges)
         edge: Any = empty(edges, dtype)
         per_hop = np.empty(self._hops, np.int64)
-        lib.gd_sampler_drawn(
-            self._scratch, relation, pointer(row), pointer(colptr), pointer(edge), edge.itemsize,
+        core_for(edges).gd_sampler_drawn(
+            self._scratch, relation, pointer(row), pointer(colptr), address(edge), edge.itemsize,
             pointer(per_hop),
         )  # fmt: skip
         return row, colptr, edge, tuple(per_hop.tolist())
