@@ -17,7 +17,7 @@ from torch_geometric.sampler import SamplerOutput
 from gnndrive.buffer.devices.base import Device
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
-from gnndrive.common.ffi import check, core_for, pointer, widen
+from gnndrive.common.ffi import widen
 from gnndrive.common.records import (
     EdgeKey,
     Int32Array,
@@ -29,7 +29,7 @@ from gnndrive.common.records import (
 )
 from gnndrive.pyg import labels
 from gnndrive.pyg.attributes import Attributes
-from gnndrive.pyg.conversions import select
+from gnndrive.pyg.conversions import as_int64, edge_index, select
 from gnndrive.store.feature_tables import NODE_FEATURES, FeatureTable, feature_tables
 from gnndrive.store.format import torch_dtype
 
@@ -347,21 +347,18 @@ def _has_edges(sample: Sample | Subgraph, type: EdgeKey) -> bool:
 def _edge_index(sample: Sample | Subgraph, type: EdgeKey, empty: Allocate) -> torch.Tensor:
     """Both ends of a sample's edges of a type, int64 [2, edges]."""
     if isinstance(sample, Sample):
-        count = sample.num_edges
-        edge_index = empty((2, count), np.int64)
-        check(
-            core_for(count).gd_edge_index(
-                pointer(sample.row), count, pointer(sample.colptr), len(sample.colptr) - 1,
-                pointer(edge_index),
-            ),
-            "gd_edge_index",
-        )  # fmt: skip
-        return torch.from_numpy(edge_index)
+        return torch.from_numpy(edge_index(sample.row, sample.colptr, empty))
     row, col = sample.output.row, sample.output.col
     if type is not None:
-        none = torch.empty(0, dtype=torch.int64)
-        row, col = row.get(type, none), col.get(type, none)
-    return torch.stack([row, col]).to(torch.int64)
+        if type not in row:
+            return torch.empty((2, 0), dtype=torch.int64)
+        row, col = row[type], col[type]
+    if row.device.type != "cpu" or len(row) != len(col):
+        return torch.stack([row, col]).to(torch.int64)
+    ends: Int64Array = empty((2, len(row)), np.int64)
+    for each, out in zip((row, col), ends, strict=True):
+        widen(as_int64(each), out)
+    return torch.from_numpy(ends)
 
 
 def _numbers(

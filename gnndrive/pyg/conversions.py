@@ -12,8 +12,10 @@ from torch import Tensor
 from torch_geometric.data.data import BaseData
 from torch_geometric.sampler.base import DataType
 
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import Int64Array
+from gnndrive.common.ffi import check, core_for, pointer
+from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
@@ -106,8 +108,25 @@ def as_fanout(values: Sequence[int] | Mapping[Any, Any]) -> Int64Array:
 
 def as_int64(value: Tensor) -> Int64Array:
     """The values as a flat int64 array; no copy if they are one already."""
+    if value.dtype == torch.int64 and value.device.type == "cpu" and value.dim() == 1:
+        return np.ascontiguousarray(value.numpy())
     flat: Int64Array = value.detach().cpu().reshape(-1).to(torch.int64).contiguous().numpy()
     return flat
+
+
+def as_dtype(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """`value.to(dtype)`, which releases the GIL even if it has nothing to do."""
+    return value if value.dtype == dtype else value.to(dtype)
+
+
+def edge_index(row: Int32Array, colptr: Int32Array, empty: Allocate = np.empty) -> Int64Array:
+    """Both ends of edges, int64 [2, edges]: `row` has their sources, int32 [edges], and those from
+    `colptr[p]` to `colptr[p + 1]` go to place `p`."""
+    count, ends = len(row), empty((2, len(row)), np.int64)
+    core, targets = core_for(count), len(colptr) - 1
+    code = core.gd_edge_index(pointer(row), count, pointer(colptr), targets, pointer(ends))
+    check(code, "gd_edge_index")
+    return ends
 
 
 def as_times(value: Tensor) -> Int64Array:

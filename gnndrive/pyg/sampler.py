@@ -27,6 +27,7 @@ from torch_geometric.sampler import NeighborSampler as PyGNeighborSampler
 from torch_geometric.sampler.base import DataType, SubgraphType
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import widen
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.names import did_you_mean
 from gnndrive.common.records import EdgeKey, EdgeType, IndexPointers, Int64Array, NodeKey
@@ -34,6 +35,7 @@ from gnndrive.pyg.attributes import Attributes
 from gnndrive.pyg.choices import checked_subgraph_type, checked_temporal_strategy
 from gnndrive.pyg.conversions import (
     as_array,
+    as_dtype,
     as_fanout,
     as_int64,
     as_times,
@@ -42,6 +44,7 @@ from gnndrive.pyg.conversions import (
     check_ends,
     check_rows,
     each_of,
+    edge_index,
     is_edge_level,
     permuted,
     select,
@@ -128,11 +131,15 @@ class StoredGraph:
 
     @property
     def _timed(self) -> Sequence[StoredNodes | StoredEdges]:
+        if self._time is None:
+            return []
         timed: Sequence[StoredNodes | StoredEdges] = self._nodes if self.of_nodes else self._edges
         return [each for each in timed if self._time in each.row_names]
 
     @property
     def _weighted(self) -> list[StoredEdges]:
+        if self._weight is None:
+            return []
         return [edges for edges in self._edges if self._weight in edges.row_names]
 
     @property
@@ -616,7 +623,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         node, tree, nodes_per_hop = sampled.nodes(0)
         row, col, edge, edges_per_hop = self._coo(sampled, 0, dtype)
         return SamplerOutput(
-            node=torch.from_numpy(node).to(dtype), row=row, col=col, edge=edge, batch=_batch(tree),
+            node=as_dtype(torch.from_numpy(node), dtype), row=row, col=col, edge=edge,
+            batch=_batch(tree),
             num_sampled_nodes=None if induced else list(nodes_per_hop),
             num_sampled_edges=None if induced else edges_per_hop,
         )  # fmt: skip
@@ -630,7 +638,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         node, batch, nodes_per_hop = {}, {}, {}
         for number, name in enumerate(node_types):
             found, tree, per_hop = sampled.nodes(number)
-            node[name], nodes_per_hop[name] = torch.from_numpy(found).to(dtype), list(per_hop)
+            node[name] = as_dtype(torch.from_numpy(found), dtype)
+            nodes_per_hop[name] = list(per_hop)
             batch[name] = _batch(tree)
         row, col, edge, edges_per_hop = {}, {}, {}, {}
         for number, type in enumerate(edge_types):
@@ -648,10 +657,12 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
         """Row, col and CSC position of a sample's edges of a type, and how many each hop has."""
         row, colptr, edge, per_hop = sampled.edges(number)
-        col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
-        ends = (col, row) if self._backward else (row, col)
-        first, second, position = (torch.from_numpy(each).to(dtype) for each in (*ends, edge))
-        return first, second, position, list(per_hop)
+        position = np.empty(len(edge), np.int64)
+        widen(edge, position)
+        ends = edge_index(row, colptr)
+        found = (ends[1], ends[0], position) if self._backward else (ends[0], ends[1], position)
+        first, second, third = (as_dtype(torch.from_numpy(each), dtype) for each in found)
+        return first, second, third, list(per_hop)
 
     @property
     def _backward(self) -> bool:
