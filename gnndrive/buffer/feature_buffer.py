@@ -520,6 +520,10 @@ class Lease:
         """See `BatchLease.valid`."""
         return self._holds[table].valid() if self._all_settled() else 0
 
+    def error(self, table: str) -> Exception | None:
+        """See `BatchLease.error`."""
+        return self._holds[table].error()
+
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """Copy the table's rows into a new tensor [n, *row_shape]. Blocks; call it in a worker
         thread, once for each table. If the device reports pieces (the host does, from 64 MiB on),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+ROW_ID_BYTES = 8  # of each row that a group of batches needs, beside its samples
 BATCH_SIZE = "batch_size"
 """See `Item.argument`."""
 
@@ -179,8 +180,8 @@ class Shape:
         tables = [replace(each, batch_entries_max=count * each.entries_max) for each in self.tables]
         return replace(
             self, tables=tuple(tables), nodes=count * self.nodes, edges=count * self.edges,
-            sample_bytes=count * self.sample_bytes, batch_bytes=count * self.batch_bytes,
-            group=count,
+            sample_bytes=count * (self.sample_bytes + ROW_ID_BYTES * self.entries),
+            batch_bytes=count * self.batch_bytes, group=count,
         )  # fmt: skip
 
     @property

@@ -341,6 +341,10 @@ class RemoteLease:
         """See `BatchLease.valid`."""
         return len(self._alias[table])
 
+    def error(self, table: str) -> Exception | None:
+        """See `BatchLease.error`."""
+        return None
+
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """See `BatchLease.gather`."""
 

@@ -21,6 +21,7 @@ from gnndrive.loader.runtime import APART, Runtime
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.epoch import EpochInputs, Extracted, SampledBatch
 from gnndrive.pipeline.output_queue import References
+from gnndrive.pipeline.workers import carried
 from gnndrive.plan.drawn import check_size, doubled, exceeds, size_of
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
@@ -178,7 +179,10 @@ class EpochAssembly:
         if sample.replayed is None:  # else all are places in a file, not node ids or edge numbers
             given = sample.rows or {}
             numbers = {name: each for name, each in batch.rows.items() if name not in given}
-        return self._collate(
-            batch.seeds, sample, numbers, rows, self._attributes, self._pool.empty,
-            self.runtime.device,
-        )  # fmt: skip
+        try:
+            return self._collate(
+                batch.seeds, sample, numbers, rows, self._attributes, self._pool.empty,
+                self.runtime.device,
+            )  # fmt: skip
+        except StopIteration as error:  # `make`, a generator, would hide what it was
+            raise carried(error) from error

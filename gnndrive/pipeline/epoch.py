@@ -36,6 +36,10 @@ class BatchLease(Protocol):
         """After `ready` has raised an error: how many of the table's rows, from the first on, are
         before the first one that could not be read; 0 if some may be loading still."""
 
+    def error(self, table: str) -> Exception | None:
+        """After `ready` has raised an error: that of the table's first row that could not be read,
+        or None."""
+
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """Copy the table's rows into a new tensor [n, *row_shape]; blocks, in a worker thread."""
 

@@ -163,10 +163,11 @@ async def _extract_one(epoch: Extracting, item: Sampled, ticket: Any) -> None:
         lease.release()
         raise
     except Exception as error:
-        item = replace(item, batches=_before_failure(item, lease), error=error)
-        if not item.batches:
+        batches, own = _before_failure(item, lease)
+        item = replace(item, batches=batches, error=own or error)
+        if not batches:
             lease.release()
-            epoch.training.put(index, Failed(index, error))
+            epoch.training.put(index, Failed(index, own or error))
             return
     for times in _times_of(item):
         times.mark(READY)
@@ -174,14 +175,17 @@ async def _extract_one(epoch: Extracting, item: Sampled, ticket: Any) -> None:
     epoch.counters.extract_s += perf_counter() - started
 
 
-def _before_failure(item: Sampled, lease: BatchLease) -> tuple[SampledBatch, ...]:
-    """The batches of a group before the first one that has a row which could not be read."""
+def _before_failure(
+    item: Sampled, lease: BatchLease
+) -> tuple[tuple[SampledBatch, ...], Exception | None]:
+    """The batches of a group before the first one that has a row which could not be read, and the
+    error of that row; None: `Lease.ready` has raised it, or another."""
     if len(item.batches) <= 1:
-        return ()
+        return (), None
     valid = {name: lease.valid(name) for name in item.rows}
     for count, batch in enumerate(item.batches):
         for name, rows in batch.rows.items():
             valid[name] -= len(rows)
-        if any(left < 0 for left in valid.values()):
-            return item.batches[:count]
-    return ()
+        if failed := [name for name, left in valid.items() if left < 0]:
+            return item.batches[:count], lease.error(failed[0])
+    return (), None

@@ -66,7 +66,8 @@ class OutputQueue:
         """Wait until another group may be made."""
         while True:
             with self._lock:
-                full = any(each[3] is None or each[3] != self._group for each in self._ready)
+                ready = tuple(self._ready)  # in C, because the user's thread takes without the lock
+                full = any(each[3] is None or each[3] != self._group for each in ready)
                 held = [] if full else [each for each in self._previous if each() is not None]
                 if not full and not held:
                     return
@@ -131,8 +132,9 @@ class OutputQueue:
     def get(self, timeout: float | None = None) -> Any:
         """Return the next batch; blocks the calling thread, which still handles signals. LateError
         if none was ready within `timeout` seconds; a later call gets it."""
-        if self._ready:
-            with contextlib.suppress(IndexError):  # another thread has taken it
+        with contextlib.suppress(IndexError):  # none is ready, or another thread has taken it
+            # A group's first batch is taken under the lock, in one step with what `_took` notes.
+            if self._group is not None and self._ready[0][3] == self._group:
                 return self._took(self._ready.popleft())
         end = None if timeout is None else monotonic() + timeout
         changed: SimpleQueue[None] = SimpleQueue()
@@ -173,7 +175,8 @@ class OutputQueue:
                 self._group = group
                 self._previous, self._newest = self._newest, list(memory)
                 self._notify()
-        self._newest += _references(batch)
+        newest = self._newest  # not `self._newest +=`: another thread may put a new list there
+        newest += _references(batch)
         return batch
 
     def _has_next(self) -> bool:

@@ -267,6 +267,9 @@ class _MappedLease:
     def valid(self, table: str) -> int:
         return len(self.rows[table])
 
+    def error(self, table: str) -> Exception | None:
+        return None
+
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         rows = self.rows[table]
         into = empty_tensor(self.mapped.empty, (len(rows), *row_shape), dtype)

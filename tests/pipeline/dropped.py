@@ -350,12 +350,12 @@ def drop_errors_in_turn(patch: Patch) -> None:
 
 def drop_batches_before_a_failure(patch: Patch) -> None:
     """14: the error of a batch takes those of its group with it that come before."""
-    patch.setattr(extract, "_before_failure", lambda item, lease: ())
+    patch.setattr(extract, "_before_failure", lambda item, lease: ((), None))
 
 
 def drop_the_end_at_a_failure(patch: Patch) -> None:
     """14: a group with a row that could not be read is delivered whole."""
-    patch.setattr(extract, "_before_failure", lambda item, lease: item.batches)
+    patch.setattr(extract, "_before_failure", lambda item, lease: (item.batches, None))
 
 
 def drop_turns_of_ranks(patch: Patch) -> None:

@@ -94,6 +94,25 @@ async def test_a_user_who_keeps_batches_gets_the_next_when_he_asks(how):
     assert await coming is third
 
 
+async def test_there_is_room_for_one_group_beside_that_which_the_user_has():
+    """The batches of a group are dropped one by one; all of them must be."""
+    output, held = OutputQueue(), []
+    output.put_all([(Batch(), (), None, 0), (Batch(), (), None, 0)])
+    held.append(output.get())
+    await output.room()
+    output.put_all([(Batch(), (), None, 1)])
+    waiting = asyncio.ensure_future(output.room())
+    for _ in range(2):
+        await turns()
+        assert not waiting.done()
+        held.append(output.get())
+    while len(held) > 1:
+        await turns()
+        assert not waiting.done()
+        del held[0]
+    await waiting
+
+
 def test_a_waiting_user_gets_a_batch_when_another_user_took_the_last():
     output, waits = OutputQueue(), threading.Event()
 
