@@ -15,8 +15,8 @@
  * walks over standby and slots go through memory in one direction.
  *
  * A table with a slot for every row never gives up one: a valid row is kept for good. Nothing is
- * counted of kept rows, an admission only looks up their slots. Rows that are loading or have failed
- * are referenced as in any table, and their references end when they become valid.
+ * counted of kept rows, an admission only looks up their slots. Rows that are loading or have
+ * failed are referenced as in any table, and their references end when they become valid.
  *
  * An admission takes all of a batch or nothing. gd_buffer_hold is for the head of the admission
  * queue alone, which may be admitted by parts (rule 3). Only one thread, the pipeline's event loop,

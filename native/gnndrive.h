@@ -221,8 +221,7 @@ int gd_pick(const void *table, int64_t row_bytes, int64_t row_count, const int64
             void *out, int64_t *culprit);
 /* out[i] = from[i], integers of `bytes` 1, 2, 4 or 8 each, for i < n. -ERANGE: one is below `least`
  * or above `most`. */
-int gd_widen(const void *from, int32_t bytes, int64_t n, int64_t least, int64_t most,
-             int64_t *out);
+int gd_widen(const void *from, int32_t bytes, int64_t n, int64_t least, int64_t most, int64_t *out);
 /* Both ends of edges whose sources are row[n], and of which colptr[p] to colptr[p + 1] go to place
  * p < targets: out[i] and out[n + i]. -EINVAL: colptr does not run from 0 to n. */
 int gd_edge_index(const int32_t *row, int64_t n, const int32_t *colptr, int64_t targets,
