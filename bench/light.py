@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep, thread_time
@@ -152,9 +152,10 @@ def threads() -> tuple[float, int]:
     """CPU seconds and voluntary context switches of all threads so far."""
     cpu_ns = switches = 0
     for task in Path("/proc/self/task").iterdir():
-        cpu_ns += int((task / "schedstat").read_text().split()[0])
-        status = (task / "status").read_text()
-        switches += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            cpu_ns += int((task / "schedstat").read_text().split()[0])
+            status = (task / "status").read_text()
+            switches += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
     return cpu_ns / 1e9, switches
 
 
