@@ -147,7 +147,10 @@ class Collate:
                 numbers = self._edge_numbers(sample, cast(EdgeKey, table.type), attributes, empty)
                 rows[table.name] = _NONE if numbers is None else numbers
             else:
-                rows[table.name] = _nodes_of(sample, cast(NodeKey, table.type))
+                ids = _nodes_of(sample, cast(NodeKey, table.type))
+                if isinstance(sample, Subgraph) and len(ids):  # which a user's sampler may name
+                    _check_range(ids, table)
+                rows[table.name] = ids
         return rows
 
     def numbered(self, sample: Sample | Subgraph, attributes: Attributes) -> Sample | Subgraph:
@@ -337,6 +340,12 @@ def _buffered_tables(store: Store, names: Container[str] | None) -> tuple[Featur
 
 def _nodes_of(sample: Sample | Subgraph, type: NodeKey) -> Int64Array:
     return sample.node if isinstance(sample, Sample) else sample.node.get(type, _NONE)
+
+
+def _check_range(ids: Int64Array, table: FeatureTable) -> None:
+    """IndexError at the batch's turn: an admission would refuse its whole group."""
+    if not 0 <= int(ids.min()) <= int(ids.max()) < table.file.row_count:
+        raise IndexError(f"a row id of {table.name!r} is out of range: check neighbor_sampler=")
 
 
 def _has_edges(sample: Sample | Subgraph, type: EdgeKey) -> bool:

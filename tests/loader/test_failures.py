@@ -109,6 +109,19 @@ class Positions(list[list[int]]):
         return iter(self[:])
 
 
+def test_a_node_that_is_not_there_is_an_error_at_its_batchs_turn(make):
+    """The batches of its group that come before it are delivered."""
+
+    def name_another(output: Any) -> Any:
+        if 100 in output.metadata[0]:
+            output.node = torch.full_like(output.node, NODES)
+        return output
+
+    loader = make(transform_sampler_output=name_another)
+    count, error = delivered_before(loader, IndexError)
+    assert (count, "out of range: check neighbor_sampler=" in str(error)) == (6, True)
+
+
 ERRORS = [StopIteration(1), StopAsyncIteration(), SystemExit(3), asyncio.CancelledError()]
 
 
