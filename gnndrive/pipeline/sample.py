@@ -152,17 +152,14 @@ def _sample(sampling: Sampling, topologies: Sequence[Topology]) -> tuple[Sampled
     """In a worker thread: return the sampled group and the seconds that it took. The error of a
     batch ends its group; that of the first batch is raised."""
     started, error, batches = perf_counter(), sampling.error, list[SampledBatch]()
-    try:
-        for number in range(len(sampling.seeds)):
-            try:
-                batches.append(_sample_one(sampling, number, topologies))
-            except BaseException as raised:
-                if not batches:
-                    raise
-                error = carried(raised)
-                break
-    finally:
-        sampling.participant.leave()
+    for number in range(len(sampling.seeds)):
+        try:
+            batches.append(_sample_one(sampling, number, topologies))
+        except BaseException as raised:
+            if not batches:
+                raise
+            error = carried(raised)
+            break
     rows = batches[0].rows
     if len(batches) > 1:
         rows = {name: np.concatenate([batch.rows[name] for batch in batches]) for name in rows}
