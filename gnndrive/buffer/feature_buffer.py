@@ -513,16 +513,15 @@ class Lease:
                 self._settled = None
                 self._buffer.watchers.pop(self, None)
         for hold in self._holds.values():
-            if error := hold.error():
-                raise error
+            if failure := hold.failure():
+                raise failure[1]
 
-    def valid(self, table: str) -> int:
-        """See `BatchLease.valid`."""
-        return self._holds[table].valid() if self._all_settled() else 0
-
-    def error(self, table: str) -> Exception | None:
-        """See `BatchLease.error`."""
-        return self._holds[table].error()
+    def failures(self) -> dict[str, tuple[int, Exception]]:
+        """See `BatchLease.failures`."""
+        if not self._all_settled():
+            return {}
+        found = {name: hold.failure() for name, hold in self._holds.items()}
+        return {name: failure for name, failure in found.items() if failure is not None}
 
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """Copy the table's rows into a new tensor [n, *row_shape]. Blocks; call it in a worker

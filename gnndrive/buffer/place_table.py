@@ -75,16 +75,12 @@ class PlaceHold(RowHold):
         """See `RowHold.settled`; a batch waits for all residents."""
         return not self._place.loading and self.table.residents_settled
 
-    def error(self) -> Exception | None:
-        """See `RowHold.error`."""
+    def failure(self) -> tuple[int, Exception] | None:
+        """See `RowHold.failure`; all rows wait for one read."""
         failed = self._place.failed
         if failed is None:
             failed = self.table.residents.failed
-        return None if failed is None else self.table.row_error(failed)
-
-    def valid(self) -> int:
-        """See `RowHold.valid`; all rows wait for one read."""
-        return len(self.alias) if self.error() is None else 0
+        return None if failed is None else (0, self.table.row_error(failed))
 
     def fail_unfetched(self) -> None:
         """See `RowHold.fail_unfetched`."""

@@ -50,12 +50,8 @@ class RowHold(ABC):
         """Whether no row is loading any more."""
 
     @abstractmethod
-    def error(self) -> Exception | None:
-        """The error of the first row that failed, or None."""
-
-    @abstractmethod
-    def valid(self) -> int:
-        """How many rows, from the first on, are before the first that failed."""
+    def failure(self) -> tuple[int, Exception] | None:
+        """The place of the first row that failed, and its error; None: none has."""
 
     @abstractmethod
     def fail_unfetched(self) -> None:

@@ -258,24 +258,18 @@ class SlotHold(RowHold):
             holding_gil.gd_buffer_settled(handle, pointer(pending), len(pending), self.position)
         )
 
-    def error(self) -> Exception | None:
-        """See `RowHold.error`."""
-        index = self._first_failed()
-        return None if index < 0 else self.table.row_error(self.table.failures[self.alias[index]])
-
-    def valid(self) -> int:
-        """See `RowHold.valid`."""
-        index = self._first_failed()
-        return len(self.alias) if index < 0 else index
-
-    def _first_failed(self) -> int:
+    def failure(self) -> tuple[int, Exception] | None:
+        """See `RowHold.failure`."""
         if not len(self.pending):  # each row was valid at admission, and stays so
-            return -1
-        return int(
+            return None
+        place = int(
             holding_gil.gd_buffer_first_failed(
                 self.table.handle, pointer(self.alias), len(self.alias)
             )
         )
+        if place < 0:
+            return None
+        return place, self.table.row_error(self.table.failures[self.alias[place]])
 
     def release(self, begin: int, end: int) -> None:
         """See `RowHold.release`."""

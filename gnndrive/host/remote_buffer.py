@@ -337,13 +337,9 @@ class RemoteLease:
     async def ready(self) -> None:
         """See `BatchLease.ready`; they are."""
 
-    def valid(self, table: str) -> int:
-        """See `BatchLease.valid`."""
-        return len(self._alias[table])
-
-    def error(self, table: str) -> Exception | None:
-        """See `BatchLease.error`."""
-        return None
+    def failures(self) -> dict[str, tuple[int, Exception]]:
+        """See `BatchLease.failures`; there are none."""
+        return {}
 
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """See `BatchLease.gather`."""

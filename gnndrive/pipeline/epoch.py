@@ -32,13 +32,9 @@ class BatchLease(Protocol):
     async def ready(self) -> None:
         """Wait until every row is valid; raises the error of a row that could not be read."""
 
-    def valid(self, table: str) -> int:
-        """After `ready` has raised an error: how many of the table's rows, from the first on, are
-        before the first one that could not be read; 0 if some may be loading still."""
-
-    def error(self, table: str) -> Exception | None:
-        """After `ready` has raised an error: that of the table's first row that could not be read,
-        or None."""
+    def failures(self) -> Mapping[str, tuple[int, Exception]]:
+        """After `ready` has raised an error: for each table with a row that could not be read, the
+        place of the first such row and its error; empty if some may be loading still."""
 
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """Copy the table's rows into a new tensor [n, *row_shape]; blocks, in a worker thread."""

@@ -180,12 +180,11 @@ def _before_failure(
 ) -> tuple[tuple[SampledBatch, ...], Exception | None]:
     """The batches of a group before the first one that has a row which could not be read, and the
     error of that row; None: `Lease.ready` has raised it, or another."""
-    if len(item.batches) <= 1:
-        return (), None
-    valid = {name: lease.valid(name) for name in item.rows}
+    failures = lease.failures() if len(item.batches) > 1 else {}
+    ends = dict.fromkeys(failures, 0)
     for count, batch in enumerate(item.batches):
-        for name, rows in batch.rows.items():
-            valid[name] -= len(rows)
-        if failed := [name for name, left in valid.items() if left < 0]:
-            return item.batches[:count], lease.error(failed[0])
+        for name, (place, error) in failures.items():
+            ends[name] += len(batch.rows[name])
+            if place < ends[name]:
+                return item.batches[:count], error
     return (), None

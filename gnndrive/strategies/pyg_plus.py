@@ -264,11 +264,8 @@ class _MappedLease:
 
     gathered = ready
 
-    def valid(self, table: str) -> int:
-        return len(self.rows[table])
-
-    def error(self, table: str) -> Exception | None:
-        return None
+    def failures(self) -> dict[str, tuple[int, Exception]]:
+        return {}
 
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         rows = self.rows[table]

@@ -182,7 +182,8 @@ class Places:
             settled = batch.hold.settled()
             assert settled is (table.residents_settled and not batch.loading)
             happened["settled"] += settled
-            error = batch.hold.error()
+            failure = batch.hold.failure()
+            error = failure and failure[1]
             code = batch.error or state.error
             if not code:
                 assert error is None
