@@ -117,7 +117,7 @@ def test_a_node_that_is_not_there_is_an_error_at_its_batchs_turn(make):
             output.node = torch.full_like(output.node, NODES)
         return output
 
-    loader = make(transform_sampler_output=name_another)
+    loader = make(transform_sampler_output=name_another, buffer=NODES * ROW_BYTES)
     count, error = delivered_before(loader, IndexError)
     assert (count, "out of range: check neighbor_sampler=" in str(error)) == (6, True)
 
