@@ -10,17 +10,28 @@ void gd_sampler_free(gd_sampler *s) {
     if (!s) return;
     for (int32_t t = 0; t < s->types; t++) {
         gd_found *const f = &s->found[t];
-        void *const arrays[] = {f->node, f->key, f->tree, f->places.slot, f->per_hop};
+        void *const arrays[] = {f->node,          f->key,     f->tree,
+                                f->places.slot,   f->per_hop, f->kept_node.item,
+                                f->kept_tree.item};
         for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     }
     for (int32_t r = 0; r < s->edge_types; r++) {
         gd_drawn *const d = &s->drawn[r];
-        void *const arrays[] = {d->edge, d->row, d->colptr, d->per_hop};
+        void *const arrays[] = {d->edge,           d->row,           d->colptr,          d->per_hop,
+                                d->kept_edge.item, d->kept_row.item, d->kept_colptr.item};
         for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     }
-    void *const arrays[] = {
-        s->found,     s->drawn,      s->tree_time,    s->candidates.entry, s->candidates.sum,
-        s->set.entry, s->lists.heap, s->lists.wanted, s->lists.until,      s};
+    void *const arrays[] = {s->found,
+                            s->drawn,
+                            s->tree_time,
+                            s->candidates.entry,
+                            s->candidates.sum,
+                            s->set.entry,
+                            s->lists.heap,
+                            s->lists.wanted,
+                            s->lists.until,
+                            s->kept_counts.item,
+                            s};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
 }
 

@@ -15,6 +15,12 @@ typedef struct gd_candidates {
     int64_t capacity;
 } gd_candidates;
 
+/* What the samples of a group have of one kind, one behind the other. */
+typedef struct gd_kept {
+    void *item;
+    int64_t count, capacity;
+} gd_kept;
+
 /* The sample's nodes of one type: seeds first, then in the order in which they were found. */
 typedef struct gd_found {
     int64_t *node; /* node[nodes] */
@@ -27,6 +33,7 @@ typedef struct gd_found {
     int64_t hop_last;  /* to before here */
     int64_t *per_hop;  /* how many nodes each hop found; the seeds are hop 0 */
     int64_t hop_capacity;
+    gd_kept kept_node, kept_tree;
 } gd_found;
 
 /* The sample's edges of one type. */
@@ -41,6 +48,7 @@ typedef struct gd_drawn {
     int64_t hop_edges; /* the first edge of the present hop */
     int64_t *per_hop;
     int64_t hop_capacity;
+    gd_kept kept_edge, kept_row, kept_colptr;
 } gd_drawn;
 
 /* A neighbour that a target may take (labor.c). */
@@ -82,12 +90,13 @@ struct gd_sampler {
     int64_t *tree_time; /* the time of each tree's seed */
     int64_t trees, tree_capacity;
     gd_candidates candidates;
-    int32_t cold;     /* the indices are on disk: request pages ahead */
-    int64_t faults;   /* major faults of this thread when the batch began */
-    int64_t asked;    /* edges whose pages were requested */
-    gd_set set;       /* for fanouts above GD_SCAN_MAX */
-    gd_reading lists; /* if the job shares numbers */
-    int32_t hops;     /* of a finished sample, else 0 */
+    int32_t cold;        /* the indices are on disk: request pages ahead */
+    int64_t faults;      /* major faults of this thread when the batch began */
+    int64_t asked;       /* edges whose pages were requested */
+    gd_set set;          /* for fanouts above GD_SCAN_MAX */
+    gd_reading lists;    /* if the job shares numbers */
+    int32_t hops;        /* of a finished sample, else 0 */
+    gd_kept kept_counts; /* of a group's samples, see gd_group_counts */
     int64_t culprit;
     int32_t culprit_turn;
 };

@@ -122,6 +122,28 @@ void gd_sampler_found(const gd_sampler *s, int32_t type, int64_t *node, int32_t 
 void gd_sampler_drawn(const gd_sampler *s, int32_t edge_type, int32_t *row, int32_t *colptr,
                       void *edge, int32_t edge_bytes, int64_t *per_hop);
 
+/* ---- group.c: the batches of a group, one behind the other ---- */
+typedef struct gd_batch {
+    uint64_t key;
+    const gd_shared *shared; /* or NULL */
+    const gd_seeds *seeds;   /* [seeds_count] */
+    int32_t seeds_count;
+} gd_batch;
+/* Sample each batch as gd_sample would sample the job with this key, shared and seeds, up to the
+ * first that fails: *done of them have a result, which stays in the sampler until the next call.
+ * Returns what gd_sample returns for the last; -EINVAL, too, if indices are not in memory. */
+int gd_sample_group(gd_sampler *s, const gd_sampling *job, const gd_batch *batches, int64_t count,
+                    int64_t *done);
+/* Copy, for each batch with a result, [node types][hops + 1] numbers of new nodes in each hop, the
+ * seeds first, and [edge types][1 + hops] numbers of targets that were expanded and of edges in
+ * each hop. */
+void gd_group_counts(const gd_sampler *s, int64_t *out);
+/* Copy the nodes of a type, and the edges of a type, of all batches, one behind the other; see
+ * gd_sampler_found and gd_sampler_drawn. A batch has expanded + 1 entries of colptr. */
+void gd_group_found(const gd_sampler *s, int32_t type, int64_t *node, int32_t *tree);
+void gd_group_drawn(const gd_sampler *s, int32_t edge_type, int32_t *row, int32_t *colptr,
+                    void *edge, int32_t edge_bytes);
+
 /* ---- filter.c: the graph of a window (HierBatching) ---- */
 /* New ids below `end` and not below the end of the range before have the local id new id + add; a
  * negative sum: they are not in the window. */

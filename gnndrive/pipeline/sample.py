@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -152,9 +152,10 @@ def _sample(sampling: Sampling, topologies: Sequence[Topology]) -> tuple[Sampled
     """In a worker thread: return the sampled group and the seconds that it took. The error of a
     batch ends its group; that of the first batch is raised."""
     started, error, batches = perf_counter(), sampling.error, list[SampledBatch]()
+    samples = samples_of(sampling, topologies)
     for number in range(len(sampling.seeds)):
         try:
-            batches.append(_sample_one(sampling, number, topologies))
+            batches.append(_sample_one(sampling, number, samples))
         except BaseException as raised:
             if not batches:
                 raise
@@ -166,9 +167,11 @@ def _sample(sampling: Sampling, topologies: Sequence[Topology]) -> tuple[Sampled
     return Sampled(sampling.index, tuple(batches), rows, error), perf_counter() - started
 
 
-def _sample_one(sampling: Sampling, number: int, topologies: Sequence[Topology]) -> SampledBatch:
+def _sample_one(
+    sampling: Sampling, number: int, samples: Iterator[Sample | Subgraph]
+) -> SampledBatch:
     inputs, seeds, times = sampling.epoch.inputs, sampling.seeds[number], sampling.times[number]
-    sample = sample_seeds(sampling, number, topologies)
+    sample = next_sample(sampling, number, samples)
     seeds = seeds if sample.replayed is None else sample.replayed.seeds
     rows = inputs.assembly.rows_of(sample)
     times.mark(SAMPLED, from_disk=sample.replayed is not None)  # a replayed one was read
@@ -177,17 +180,24 @@ def _sample_one(sampling: Sampling, number: int, topologies: Sequence[Topology])
     return batch
 
 
-def sample_seeds(
-    sampling: Sampling, number: int, topologies: Sequence[Topology]
+def samples_of(sampling: Sampling, topologies: Sequence[Topology]) -> Iterator[Sample | Subgraph]:
+    """In a worker thread: the samples of a group, for `next_sample`."""
+    inputs = sampling.epoch.inputs
+    keys = [batch_key(inputs.seed, inputs.number, each.number) for each in sampling.seeds]
+    grouped = [topology.in_group(sampling.combined) for topology in topologies]
+    return inputs.sampler.samples(sampling.seeds, keys, grouped)
+
+
+def next_sample(
+    sampling: Sampling, number: int, samples: Iterator[Sample | Subgraph]
 ) -> Sample | Subgraph:
-    """In a worker thread: sample a batch of a group; the last one leaves the combined fetch."""
-    inputs, seeds, times = sampling.epoch.inputs, sampling.seeds[number], sampling.times[number]
+    """In a worker thread: the sample of a batch of a group; the last one leaves the combined
+    fetch. If one call samples the group, it is at the first."""
+    times = sampling.times[number]
     times.mark(SAMPLING)
     times.worker = threading.current_thread().name
-    key = batch_key(inputs.seed, inputs.number, seeds.number)
-    grouped = [topology.in_group(sampling.combined) for topology in topologies]
     try:
-        return inputs.sampler.sample(seeds, key, grouped)
+        return next(samples)
     finally:
         if number == len(sampling.seeds) - 1:
             sampling.participant.leave()

@@ -81,7 +81,9 @@ class Samples:
             "queued samples", shape.sample_bytes * shape.queued, why, life=Life.EPOCH,
             during=Phase.EXTRACTION, argument=BATCH_SIZE,
         )  # fmt: skip
-        scratch = (self.scratch_bytes + self.list_bytes) * shape.samplers
+        # One call samples a group, and its samples are copied out at the end.
+        kept = shape.sample_bytes if shape.group > 1 else 0
+        scratch = (self.scratch_bytes + self.list_bytes + kept) * shape.samplers
         during = Phase.SAMPLING if shape.apart else Phase.BOTH
         why = f"working memory of {shape.samplers} sampling thread{'s' * (shape.samplers > 1)}"
         yield Item(

@@ -76,6 +76,15 @@ class SeedGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class SeededBatch:
+    """What one batch of a group is sampled from: see `SamplingOptions` for `key` and `shared`."""
+
+    key: int
+    seeds: Sequence[SeedGroup]
+    shared: SharedNumbers | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SharedNumbers:
     """What the nodes' numbers of a batch are: the C struct `gd_shared`.
 
@@ -164,10 +173,35 @@ class Native:
                 raise _error(code, scratch, relations, nodes)
             yield InScratch(scratch, relations, options)
         finally:
-            with self._lock:
-                if not self._stop:
-                    self._idle.append(scratch)
+            self._give_back(scratch)
             del scratch
+
+    @contextmanager
+    def sampled_group(
+        self, relations: Sequence[Relation], nodes: Sequence[int], batches: Sequence[SeededBatch],
+        options: SamplingOptions,
+    ) -> Iterator[GroupInScratch]:  # fmt: skip
+        """Sample several batches in one call, up to the first that fails, and yield the result,
+        which the caller copies out within the `with` block. The graph's indices are in memory or
+        mapped. `options` has neither key nor shared numbers, which the batches have, and no induced
+        edges."""
+        scratch = self._take_scratch()
+        try:
+            job = _Job(relations, nodes, (), options, self._stop.flag, *self._limits)
+            done = ffi.new("int64_t *")
+            code = lib.gd_sample_group(
+                scratch, job.handle, job.batches(batches), len(batches), done
+            )
+            error = None if code == 0 else _error(code, scratch, relations, nodes)
+            yield GroupInScratch(scratch, relations, len(nodes), options, done[0], error)
+        finally:
+            self._give_back(scratch)
+            del scratch
+
+    def _give_back(self, scratch: Any) -> None:
+        with self._lock:
+            if not self._stop:
+                self._idle.append(scratch)
 
     def _take_scratch(self) -> Any:
         with self._lock:
@@ -240,6 +274,66 @@ class InScratch:
         return row, colptr, edge, tuple(per_hop.tolist())
 
 
+class GroupInScratch:
+    """The samples of a group in the C scratch memory, one behind the other, valid within the `with`
+    block of `Native.sampled_group`.
+
+    Attributes:
+        error: why the batch behind them could not be sampled, or None; see `Native.sampled`.
+    """
+
+    def __init__(
+        self, scratch: Any, relations: Sequence[Relation], types: int, options: SamplingOptions,
+        batches: int, error: Exception | None,
+    ) -> None:  # fmt: skip
+        self._scratch, self._relations, self._options = scratch, relations, options
+        self.error, self._types = error, types
+        hops = len(relations[0].fanout) if relations else 0
+        # native/sampling.h: gd_group_counts
+        self._counts = np.empty((batches, types + len(relations), hops + 1), np.int64)
+        lib.gd_group_counts(scratch, pointer(self._counts))
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def nodes(
+        self, type: int, empty: Allocate = np.empty
+    ) -> Iterator[tuple[Int64Array, Int32Array | None, tuple[int, ...]]]:
+        """Yield for each batch what `InScratch.nodes` returns, over the memory of the group."""
+        per_hop = self._counts[:, type]
+        ends = _ends(per_hop.sum(1))
+        node, tree = empty(ends[-1], np.int64), None
+        if self._options.disjoint:
+            tree = empty(ends[-1], np.int32)
+        core_for(ends[-1]).gd_group_found(
+            self._scratch, type, pointer(node), ffi.NULL if tree is None else pointer(tree)
+        )
+        for begin, end, counts in zip(ends, ends[1:], per_hop.tolist(), strict=False):
+            yield node[begin:end], None if tree is None else tree[begin:end], tuple(counts)
+
+    def edges(
+        self, relation: int, empty: Allocate = np.empty
+    ) -> Iterator[tuple[Int32Array, Int32Array, Int32Array | Int64Array, tuple[int, ...]]]:
+        """Yield for each batch what `InScratch.edges` returns, over the memory of the group."""
+        counts = self._counts[:, self._types + relation]
+        ends, colptr_ends = _ends(counts[:, 1:].sum(1)), _ends(counts[:, 0] + 1)
+        row, colptr = empty(ends[-1], np.int32), empty(colptr_ends[-1], np.int32)
+        dtype = position_dtype(self._relations[relation].topology.num_edges)
+        edge: Any = empty(ends[-1], dtype)
+        core_for(ends[-1]).gd_group_drawn(
+            self._scratch, relation, pointer(row), pointer(colptr), address(edge), edge.itemsize
+        )
+        for number, (_, *per_hop) in enumerate(counts.tolist()):
+            of_edges = slice(ends[number], ends[number + 1])
+            of_targets = slice(colptr_ends[number], colptr_ends[number + 1])
+            yield row[of_edges], colptr[of_targets], edge[of_edges], tuple(per_hop)
+
+
+def _ends(counts: Int64Array) -> list[int]:
+    """0 and where each of the batches ends that have so many entries one behind the other."""
+    return [0, *np.cumsum(counts).tolist()]
+
+
 class _Job:
     """The C `gd_sampling *` (`handle`), and references that keep alive what it points to."""
 
@@ -275,6 +369,16 @@ class _Job:
             "latest": options.latest, "key": options.key % (1 << 64), "stop": stop,
             "shared": self._shared(options.shared),
         })  # fmt: skip
+
+    def batches(self, batches: Sequence[SeededBatch]) -> Any:
+        """The C `gd_batch[]` of batches that are sampled as this job."""
+        made = []
+        for batch in batches:
+            seeds = ffi.new("gd_seeds[]", [self._seeds(group) for group in batch.seeds])
+            self._kept.append(seeds)
+            made.append((batch.key % (1 << 64), self._shared(batch.shared), seeds, len(seeds)))
+        self._kept.append(ffi.new("gd_batch[]", made))
+        return self._kept[-1]
 
     def _shared(self, shared: SharedNumbers | None) -> Any:
         if shared is None:

@@ -6,7 +6,8 @@ target for itself, or all with shared numbers (`gnndrive/sampling/labor.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from gnndrive.sampling.samplers._native import (
     Native,
     Relation,
     SamplingOptions,
+    SeededBatch,
     SeedGroup,
     SharedNumbers,
 )
@@ -69,6 +71,34 @@ class UniformDraws(Sampler):
             node, _, nodes_per_hop = sampled.nodes(0, self._empty)
             row, colptr, edge, edges_per_hop = sampled.edges(0, self._empty)
             return Sample(node, row, colptr, edge, nodes_per_hop, edges_per_hop)
+
+    def samples_of_nodes(
+        self, seeds: Sequence[Int64Array], keys: Sequence[int], topology: Topology
+    ) -> Iterator[Sample]:
+        """What `sample_nodes` returns for each batch of a group, over memory of the group. If the
+        indices are in memory or mapped, one call samples all."""
+        if len(seeds) == 1 or not topology.csc().indices:
+            yield from map(self.sample_nodes, seeds, keys, repeat(topology))
+            return
+        relation = Relation(topology, self._fanout)
+        batches = [
+            SeededBatch(key, [SeedGroup(each)], shared_numbers(self._sampling, key))
+            for each, key in zip(seeds, keys, strict=True)
+        ]
+        options = SamplingOptions(0, self._replace)
+        native = self._native.sampled_group([relation], [topology.num_nodes], batches, options)
+        with native as group:
+            nodes, edges = group.nodes(0, self._empty), group.edges(0, self._empty)
+            samples = [
+                Sample(node, row, colptr, edge, nodes_per_hop, edges_per_hop)
+                for (node, _, nodes_per_hop), (row, colptr, edge, edges_per_hop) in zip(
+                    nodes, edges, strict=True
+                )
+            ]
+            error = group.error
+        yield from samples
+        if error is not None:
+            raise error
 
     def bounds(
         self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int],

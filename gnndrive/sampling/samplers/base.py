@@ -6,8 +6,9 @@ The sample stage (`pipeline/sample.py`) calls `sample`; the plan (`gnndrive/plan
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -150,6 +151,13 @@ class Sampler(ABC):
             ReadError: neighbours could not be read from disk.
             ClosedError: `stop` was called.
         """
+
+    def samples(
+        self, seeds: Sequence[Seeds], keys: Sequence[int], topologies: Sequence[Topology]
+    ) -> Iterator[Sample | Subgraph]:
+        """What `sample` returns for each batch of a group, in order, or raises at its turn; the
+        iterator is of no use after an error."""
+        return map(self.sample, seeds, keys, repeat(topologies))
 
     @abstractmethod
     def stop(self) -> None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gnndrive.common.records import Sample, Seeds
 from gnndrive.sampling.samplers._uniform import UniformDraws
@@ -32,3 +32,10 @@ class Uniform(UniformDraws):
         """See `Sampler.sample`; `topologies` holds one topology."""
         (topology,) = topologies
         return self.sample_nodes(seeds.node, key, topology)
+
+    def samples(
+        self, seeds: Sequence[Seeds], keys: Sequence[int], topologies: Sequence[Topology]
+    ) -> Iterator[Sample]:
+        """See `Sampler.samples`."""
+        (topology,) = topologies
+        return self.samples_of_nodes([each.node for each in seeds], keys, topology)

@@ -32,8 +32,9 @@ from gnndrive.pipeline.sample import (
     SampledFeed,
     Sampling,
     draw_seeds,
-    sample_seeds,
+    next_sample,
     sample_together,
+    samples_of,
 )
 from gnndrive.sampling.trace import Trace
 
@@ -295,7 +296,8 @@ async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch, end: int | No
 def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool, float]:
     """In a worker thread: sample a batch and record it; whether it is in the file, and seconds."""
     started = perf_counter()
-    sample = sample_seeds(sampling, 0, sampling.epoch.topologies)
+    samples = samples_of(sampling, sampling.epoch.topologies)
+    sample = next_sample(sampling, 0, samples)
     assert isinstance(sample, Sample), "samples in PyG's own form are refused before"
     assert superbatch.trace is not None
     sampling.epoch.inputs.assembly.check_sample(sample)

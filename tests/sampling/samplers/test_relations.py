@@ -2,6 +2,7 @@
 definition of what each option means."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
@@ -12,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.sampling.samplers._native import Native, Relation, SamplingOptions, SeedGroup
+from gnndrive.sampling.samplers._native import (
+    Native,
+    Relation,
+    SamplingOptions,
+    SeededBatch,
+    SeedGroup,
+)
 from gnndrive.sampling.topologies.mmap import Mmap
 from tests.sampling.samplers.graphs import Case, Edges, Found, check, graph_of_degrees, star
 
@@ -46,20 +53,27 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(counts, edges, [draw(fanout) for _ in edges], seeds, options)
 
 
+def relations_of(case: Case) -> list[Relation]:
+    return [e.relation(f) for e, f in zip(case.edges, case.fanouts, strict=True)]
+
+
 def sampled(case: Case, native: Native | None = None) -> Found:
-    relations = [e.relation(f) for e, f in zip(case.edges, case.fanouts, strict=True)]
-    found = Found([], [], [], [])
+    relations = relations_of(case)
     with (native or Native()).sampled(relations, case.counts, case.seeds, case.options) as result:
-        for kind in range(len(case.counts)):
-            node, tree, per_hop = result.nodes(kind)
-            trees = [0] * len(node) if tree is None else tree.tolist()
-            found.nodes.append(list(zip(trees, node.tolist(), strict=True)))
-            found.nodes_per_hop.append(per_hop)
-        for number in range(len(relations)):
-            row, colptr, edge, per_hop = result.edges(number)
-            col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
-            found.edges.append(list(zip(row.tolist(), col.tolist(), edge.tolist(), strict=True)))
-            found.edges_per_hop.append(per_hop)
+        nodes = [result.nodes(kind) for kind in range(len(case.counts))]
+        return found_of(nodes, [result.edges(number) for number in range(len(relations))])
+
+
+def found_of(nodes: Iterable[Any], edges: Iterable[Any]) -> Found:
+    found = Found([], [], [], [])
+    for node, tree, per_hop in nodes:
+        trees = [0] * len(node) if tree is None else tree.tolist()
+        found.nodes.append(list(zip(trees, node.tolist(), strict=True)))
+        found.nodes_per_hop.append(per_hop)
+    for row, colptr, edge, per_hop in edges:
+        col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
+        found.edges.append(list(zip(row.tolist(), col.tolist(), edge.tolist(), strict=True)))
+        found.edges_per_hop.append(per_hop)
     return found
 
 
@@ -75,6 +89,24 @@ def test_scratch_serves_one_job_after_another(one, other):
     native = Native()
     for case in (one, other, one):
         assert sampled(case, native) == sampled(case)
+
+
+@settings(max_examples=15)
+@given(cases(), st.integers(0, 3))
+def test_a_group_is_what_its_batches_are_and_ends_at_the_first_that_fails(case, good):
+    relations, native = relations_of(case), Native()
+    keys = [case.options.key + number for number in range(4)]
+    batches = [SeededBatch(key, case.seeds) for key in keys]
+    batches[good] = SeededBatch(keys[good], [SeedGroup(np.array([99]), 0, np.array([0]))])
+    with native.sampled_group(relations, case.counts, batches, case.options) as group:
+        nodes = [list(group.nodes(kind)) for kind in range(len(case.counts))]
+        edges = [list(group.edges(number)) for number in range(len(relations))]
+        assert len(group) == good
+        with pytest.raises(ConfigError, match="seed 99 is not a node"):
+            raise group.error
+    for number, key in enumerate(keys[:good]):
+        of_types = [each[number] for each in nodes], [each[number] for each in edges]
+        assert found_of(*of_types) == sampled(replace(case, options=replace(case.options, key=key)))
 
 
 @pytest.mark.parametrize(("fanout", "replace"), [(5, False), (5, True), (36, False)])

@@ -19,10 +19,10 @@ from scipy import stats
 import gnndrive
 from gnndrive.common.errors import BatchTooLarge, ConfigError, StoreError
 from gnndrive.common.ffi import ffi, lib, pointer
-from gnndrive.common.records import Sample
+from gnndrive.common.records import Sample, Seeds
 from gnndrive.sampling import degrees as module
 from gnndrive.sampling.degrees import Degrees, degrees_of
-from gnndrive.sampling.labor import Sampling
+from gnndrive.sampling.labor import DRAWN_APART, Sampling
 from gnndrive.sampling.samplers._native import (
     WEIGHT_ONE,
     Native,
@@ -38,6 +38,7 @@ from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.mmap import Mmap
 from tests.sampling.samplers.graphs import (
+    DEPENDENT,
     LABOR,
     Scratch,
     assert_contract,
@@ -318,6 +319,24 @@ def test_numbers_move_slowly_and_stay_what_they_are():
         assert stats.spearmanr(orders[batch], orders[batch + 1]).statistic > 0.99
     assert 0.5 < stats.spearmanr(orders[0], orders[16]).statistic < 0.8
     assert abs(stats.spearmanr(orders[0], orders[64]).statistic) < 0.08
+
+
+@pytest.mark.parametrize("sampling", [DRAWN_APART, LABOR, DEPENDENT])
+def test_the_samples_of_a_group_are_those_of_its_batches(sampling):
+    topology, sampler = over_arrays(*random_graph(300, 9)), Uniform([4, 3], sampling=sampling)
+    seeds = [Seeds(number, each, each) for number, each in enumerate(np.arange(60).reshape(6, 10))]
+    keys = [batch_key(1, 2, number) for number in range(6)]
+    for one, seed, key in zip(sampler.samples(seeds, keys, [topology]), seeds, keys, strict=True):
+        alone = sampler.sample(seed, key, [topology])
+        for name in ("node", "row", "colptr", "edge"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(alone, name))
+        assert one.num_sampled_nodes == alone.num_sampled_nodes
+        assert one.num_sampled_edges == alone.num_sampled_edges
+    seeds[2] = Seeds(2, np.array([300]), np.array([0]))
+    samples = sampler.samples(seeds, keys, [topology])
+    assert [next(samples).num_sampled_nodes[0] for _ in range(2)] == [10, 10]
+    with pytest.raises(ConfigError, match="seed 300 is not a node"):
+        next(samples)
 
 
 def test_damage_and_limits_end_a_sample_with_shared_numbers():
