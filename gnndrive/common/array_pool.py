@@ -16,10 +16,10 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ _PAGE_BYTES = 4096
 _HUGE_BYTES = 2 << 20
 _MADV_WIPEONFORK = 18  # Linux; Python's mmap does not name it
 
+_Rows = TypeVar("_Rows", torch.Tensor, npt.NDArray[Any])
 Allocate: TypeAlias = Callable[[Any, Any], npt.NDArray[Any]]
 """(shape, dtype) → an array of arbitrary content; `numpy.empty` is one."""
 
@@ -204,12 +205,18 @@ def empty_tensor(empty: Allocate, shape: tuple[int, ...], dtype: torch.dtype) ->
     return torch.from_numpy(empty(nbytes, np.uint8)).view(dtype).view(shape)
 
 
-def sliced(tensor: torch.Tensor, begin: int, end: int) -> torch.Tensor:
-    """Rows [begin, end) of a tensor over its memory. On the host it is a tensor with a storage of
-    its own, so that saving it does not save the whole."""
-    if tensor.device.type != "cpu" or tensor.dtype not in _numpy_dtypes():
-        return tensor[begin:end]
-    return torch.from_numpy(tensor.numpy()[begin:end])
+def divided(whole: _Rows, parts: Iterable[Sized]) -> Iterator[_Rows]:
+    """Rows for as many as each of `parts` has, over the memory of `whole`. Those of a tensor on the
+    host have a storage of their own, so that saving them does not save the whole."""
+    on_host = isinstance(whole, torch.Tensor) and whole.device.type == "cpu"
+    if isinstance(whole, torch.Tensor) and on_host and whole.dtype in _numpy_dtypes():
+        yield from map(torch.from_numpy, divided(whole.numpy(), parts))
+        return
+    begin = 0
+    for part in parts:
+        end = begin + len(part)
+        yield whole[begin:end]
+        begin = end
 
 
 def _class_bytes(nbytes: int) -> int:

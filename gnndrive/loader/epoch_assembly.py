@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gnndrive.common.array_pool import sliced
+from gnndrive.common.array_pool import divided
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.loader.assembly import Assembly
@@ -163,26 +163,37 @@ class EpochAssembly:
         }
         gathered()
         memory = self._pool.references(each.data_ptr() for each in rows.values())
-        if len(item.batches) == 1:
-            yield self._joined(item.batches[0], rows), memory
-            return
-        begin = dict.fromkeys(rows, 0)
-        for batch in item.batches:
-            own = {}
-            for name, ids in batch.rows.items():
-                end = begin[name] + len(ids)
-                own[name], begin[name] = sliced(rows[name], begin[name], end), end
-            yield self._joined(batch, own), memory
+        batches = item.batches
+        numbers, own = [_numbers_of(batch) for batch in batches], [rows]
+        if len(batches) > 1:
+            own = [dict[str, torch.Tensor]() for _ in batches]
+            for name, whole in rows.items():
+                parts = divided(whole, (batch.rows[name] for batch in batches))
+                for each, part in zip(own, parts, strict=True):
+                    each[name] = part
+            with contextlib.suppress(Exception):  # the batch that it is about raises it at its turn
+                samples = [batch.sample for batch in batches]
+                self._collate.pick_together(
+                    samples, numbers, own, self._attributes, self._pool.empty
+                )
+        for batch, of_edges, of_tables in zip(batches, numbers, own, strict=True):
+            yield self._joined(batch, of_edges, of_tables), memory
 
-    def _joined(self, batch: SampledBatch, rows: dict[str, torch.Tensor]) -> Any:
-        sample, numbers = batch.sample, dict[str, Int64Array]()
-        if sample.replayed is None:  # else all are places in a file, not node ids or edge numbers
-            given = sample.rows or {}
-            numbers = {name: each for name, each in batch.rows.items() if name not in given}
+    def _joined(
+        self, batch: SampledBatch, numbers: dict[str, Int64Array], rows: dict[str, torch.Tensor]
+    ) -> Any:
         try:
             return self._collate(
-                batch.seeds, sample, numbers, rows, self._attributes, self._pool.empty,
+                batch.seeds, batch.sample, numbers, rows, self._attributes, self._pool.empty,
                 self.runtime.device,
             )  # fmt: skip
         except StopIteration as error:  # `make`, a generator, would hide what it was
             raise carried(error) from error
+
+
+def _numbers_of(batch: SampledBatch) -> dict[str, Int64Array]:
+    """The node ids and edge numbers among a batch's rows; others are places in a file."""
+    if batch.sample.replayed is not None:
+        return {}
+    given = batch.sample.rows or {}
+    return {name: each for name, each in batch.rows.items() if name not in given}

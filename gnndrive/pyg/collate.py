@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
@@ -15,7 +21,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import SamplerOutput
 
 from gnndrive.buffer.devices.base import Device
-from gnndrive.common.array_pool import Allocate
+from gnndrive.common.array_pool import Allocate, divided
 from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.common.ffi import widen
 from gnndrive.common.records import (
@@ -84,7 +90,11 @@ class Collate:
         self._edges_of = {each.type: each for each in self._edges}
         self._set_here = _SetHere(store)
         self._custom_cls = custom_cls
-        self._edge_tables = {table.type: table.name for table in tables if table.of_edges}
+        # By edge type: the name in `numbers`.
+        of_tables = {table.type: table.name for table in tables if table.of_edges}
+        self._numbers_names = {
+            each.type: of_tables.get(each.type, each.name_of("")) for each in self._edges
+        }
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._feature_dtype = feature_dtype
@@ -153,6 +163,42 @@ class Collate:
                 rows[table.name] = ids
         return rows
 
+    def pick_together(
+        self, samples: Sequence[Sample | Subgraph], numbers: Sequence[dict[str, Int64Array]],
+        rows: Sequence[dict[str, torch.Tensor]], attributes: Attributes, empty: Allocate = np.empty,
+    ) -> None:  # fmt: skip
+        """Add to the `numbers` and `rows` of each batch of a group what `__call__` would pick for
+        it: in one call for all, over memory of the group. For errors see `__call__`; they come
+        before their batch's turn, and what was added until then is right."""
+        for nodes in self._nodes:
+            ids = [_nodes_of(sample, nodes.type) for sample in samples]
+            self._pick_together(nodes, ids, rows, attributes, empty)
+        for edges in self._edges:
+            name, positions = self._numbers_names[edges.type], list[Int32Array | Int64Array]()
+            for sample in samples:
+                if (found := _edges_of(sample, edges.type)) is not None:
+                    positions.append(found)
+            if len(positions) < len(samples):
+                continue
+            if name not in numbers[0]:
+                whole = cast(Int32Array | Int64Array, np.concatenate(positions))
+                number = self._numbered(whole, samples[0], edges.type, attributes, empty)
+                for each, own in zip(numbers, divided(number, positions), strict=True):
+                    each[name] = own
+            ids = [each[name] for each in numbers]
+            self._pick_together(edges, ids, rows, attributes, empty)
+
+    def _pick_together(
+        self, view: StoredNodes | StoredEdges, ids: Sequence[Int64Array],
+        rows: Sequence[dict[str, torch.Tensor]], attributes: Attributes, empty: Allocate,
+    ) -> None:  # fmt: skip
+        fields = [field for field in self._fields[view.name_of("")] if field[1] not in rows[0]]
+        number = np.concatenate(ids) if fields else _NONE
+        for _, full, of_class in fields:
+            picked = _pick(full, of_class, number, attributes, empty)
+            for each, own in zip(rows, divided(picked, ids), strict=True):
+                each[full] = own
+
     def numbered(self, sample: Sample | Subgraph, attributes: Attributes) -> Sample | Subgraph:
         """The same sample with the original numbers of its edges instead of their CSC positions;
         blocks to read them. For errors see `__call__`."""
@@ -179,7 +225,8 @@ class Collate:
 
         Args:
             numbers: the result of `rows_of` for the sample; empty: edge numbers are looked up.
-            rows: rows of the tables, [n, *row], on the device.
+            rows: rows of the tables, [n, *row], on the device, and of attributes by full name that
+                were picked before.
             attributes: reads all other attributes.
             empty: allocates the batch's other arrays.
             device: delivers the batch; None: the batch stays where it is.
@@ -206,8 +253,8 @@ class Collate:
         for edges in self._edges:
             storage = whole if edges.type is None else batch[edges.type]
             self._put(storage, {"edge_index": _edge_index(sample, edges.type, empty)}, setattr)
-            if _has_edges(sample, edges.type):
-                number = numbers.get(self._edge_tables.get(edges.type, ""))
+            if _edges_of(sample, edges.type) is not None:
+                number = numbers.get(self._numbers_names[edges.type])
                 if number is None:
                     number = self._edge_numbers(sample, edges.type, attributes, empty)
                 assert number is not None
@@ -250,10 +297,11 @@ class Collate:
         self, batch: Any, rows: Rows, device: Device | None, where: torch.device | None
     ) -> Any:
         """Move the batch to its device, convert x to its dtype, apply the transform."""
-        if self._pin_memory and all(value.device.type == "cpu" for value in rows.values()):
+        of_tables = [rows[table.name] for table in self.tables]
+        if self._pin_memory and all(value.device.type == "cpu" for value in of_tables):
             batch = batch.pin_memory()
         if device is not None:
-            return device.deliver(batch, list(rows.values()), self._converted)
+            return device.deliver(batch, of_tables, self._converted)
         return self._converted(batch if where is None else batch.to(where))
 
     def _converted(self, batch: Any) -> Any:
@@ -271,10 +319,8 @@ class Collate:
         values = {}
         for name, full, of_class in self._fields[view.name_of("")]:
             given = rows.get(full)
-            if given is None and of_class is not None:
-                given = of_class.pick(number, empty)
             if given is None:
-                given = attributes.pick(full, number, empty)
+                given = _pick(full, of_class, number, attributes, empty)
             values[name] = given
         self._set_here.join(values, view, number)
         if view.id_name not in values and view.id_name not in storage:
@@ -286,19 +332,24 @@ class Collate:
     ) -> Int64Array | None:
         """The original numbers of a sample's edges of a type, int64 [edges]; None: the edges are
         not edges of the graph. For the errors see `__call__`."""
-        if isinstance(sample, Sample):
-            if sample.numbered:
-                return _wide(sample.edge, empty)
-            return _numbers(sample.edge, self._edges_of[type], attributes, empty)
-        edge, edges = sample.edge.get(type, _NONE), self._edges_of[type]
-        if edge is None:
-            return None
-        if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < edges.num_edges:
+        edge = _edges_of(sample, type)
+        return None if edge is None else self._numbered(edge, sample, type, attributes, empty)
+
+    def _numbered(
+        self, edge: Int32Array | Int64Array, sample: Sample | Subgraph, type: EdgeKey,
+        attributes: Attributes, empty: Allocate,
+    ) -> Int64Array:  # fmt: skip
+        """The original numbers of `edge`, which are edges of samples as `sample` is."""
+        edges = self._edges_of[type]
+        drawn = isinstance(sample, Sample) or not len(edge)
+        if not drawn and not 0 <= int(edge.min()) <= int(edge.max()) < edges.num_edges:
             raise ConfigError(
                 f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
                 f"{edge.max()}, and there are {edges.num_edges}: number them from 0"
             )
-        return edge if sample.numbered else _numbers(edge, edges, attributes, empty)
+        if sample.numbered:
+            return _wide(edge, empty)
+        return _numbers(edge, edges, attributes, empty)
 
     def converted_bytes(self, table: FeatureTable) -> int:
         """Bytes of a table's row after its conversion for a batch; 0: it is not converted."""
@@ -333,6 +384,15 @@ class Collate:
             each.close()
 
 
+def _pick(
+    full: str, of_class: labels.Labels | None, number: Int64Array, attributes: Attributes,
+    empty: Allocate,
+) -> torch.Tensor:  # fmt: skip
+    """Rows of an attribute by its full name, from the labels in memory if they are there."""
+    found = None if of_class is None else of_class.pick(number, empty)
+    return attributes.pick(full, number, empty) if found is None else found
+
+
 def _buffered_tables(store: Store, names: Container[str] | None) -> tuple[FeatureTable, ...]:
     tables = feature_tables(store)
     return tables if names is None else tuple(each for each in tables if each.name in names)
@@ -348,9 +408,9 @@ def _check_range(ids: Int64Array, table: FeatureTable) -> None:
         raise IndexError(f"a row id of {table.name!r} is out of range: check neighbor_sampler=")
 
 
-def _has_edges(sample: Sample | Subgraph, type: EdgeKey) -> bool:
-    """Whether a sample's edges of a type are edges of the graph."""
-    return isinstance(sample, Sample) or sample.edge.get(type, _NONE) is not None
+def _edges_of(sample: Sample | Subgraph, type: EdgeKey) -> Int32Array | Int64Array | None:
+    """A sample's edges of a type; None: they are not edges of the graph."""
+    return sample.edge if isinstance(sample, Sample) else sample.edge.get(type, _NONE)
 
 
 def _edge_index(sample: Sample | Subgraph, type: EdgeKey, empty: Allocate) -> torch.Tensor:
