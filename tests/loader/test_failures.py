@@ -155,11 +155,14 @@ def test_a_damaged_edge_id_is_a_store_error(make, data, tmp_path):
     damaged = gnndrive.from_data(data, tmp_path / "damaged.gnn")
     file = damaged.path / "graph" / "edge_id.npy"
     size, target = damaged.edge_id.itemsize, int(damaged.indices.size // 2)
-    for wrong in (data.num_edges, -1):
+    for wrong, buffer in (
+        (data.num_edges, "80KB"),
+        (-1, NODES * ROW_BYTES),
+    ):  # groups in the second
         with file.open("r+b") as content:
             content.seek(DATA_OFFSET + target * size)
             content.write(wrong.to_bytes(size, "little", signed=True))
-        loader = make([-1], data=gnndrive.open(tmp_path / "damaged.gnn"), buffer="80KB")
+        loader = make([-1], data=gnndrive.open(tmp_path / "damaged.gnn"), buffer=buffer)
         node = int(np.searchsorted(loader.data.indptr, target, "right")) - 1
         number, error = delivered_before(loader, StoreError)
         assert number == node // 16
