@@ -90,6 +90,11 @@ class Seeds:
         """The batch's number in its epoch, which its random draws depend on: `dealt` or `index`."""
         return self.index if self.dealt is None else self.dealt
 
+    def dealt_as(self, dealt: int, index: int) -> Seeds:
+        """The same seeds with these numbers: what `dataclasses.replace` makes, in a third of its
+        time."""
+        return Seeds(index, self.node, self.input_id, self.given, self.of_edges, self.type, dealt)
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:

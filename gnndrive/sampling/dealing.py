@@ -46,9 +46,9 @@ def deal(
     index, number = 0, next(wanted, None)
     for place, (window, seeds) in enumerate(_flat(windows)):
         if place == repeated:
-            kept = window, replace(seeds, index=steps - 1, dealt=place)
+            kept = window, seeds.dealt_as(place, steps - 1)
         if place == number:
-            yield window, replace(seeds, index=index, dealt=place)
+            yield window, seeds.dealt_as(place, index)
             index, number = index + 1, next(wanted, None)
         if index == steps:
             return
@@ -65,7 +65,7 @@ def number_batches(
     which `number` returns for the batch's place in `windows`.
     """
     for index, (window, seeds) in enumerate(_flat(skip(windows, done))):
-        yield window, replace(seeds, index=index, dealt=number(done + index))
+        yield window, seeds.dealt_as(number(done + index), index)
 
 
 def skip(windows: Iterator[Window], done: int) -> Iterator[Window]:

@@ -12,7 +12,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, holding_gil, lib, pointer
 from gnndrive.common.records import Int64Array
 
-_HOLDING_GIL_SEEDS_MAX = 1 << 10  # take a millisecond, most of it for pages touched first
+_AHEAD = 1 << 10  # numbers made at once: a millisecond, most of it for pages touched first
 
 
 class Order:
@@ -37,12 +37,21 @@ class Order:
         # Numbers are touched at random: with huge pages the first ones would take all the memory.
         with contextlib.suppress(OSError):
             self._swapped.madvise(mmap.MADV_NOHUGEPAGE)
+        self._ahead = np.empty(0, np.int64)
         self._address = ffi.cast("void *", ffi.from_buffer(self._swapped))
 
     def next(self, count: int) -> Int64Array:
         """Return the next `count` numbers of the order, int64 [count]."""
+        missing = count - len(self._ahead)
+        if missing > 0:
+            more = min(max(missing, _AHEAD), self._count - self._position)
+            self._ahead = np.concatenate([self._ahead, self._drawn(more)])
+        out, self._ahead = self._ahead[:count], self._ahead[count:]
+        return out
+
+    def _drawn(self, count: int) -> Int64Array:
         out = np.empty(count, np.int64)
-        core = holding_gil if count <= _HOLDING_GIL_SEEDS_MAX else lib
+        core = holding_gil if count <= _AHEAD else lib
         core.gd_shuffle(
             self._address, self._width, self._count, self._key, self._position, count, pointer(out)
         )

@@ -43,7 +43,8 @@ def digest(*tensors: torch.Tensor | None) -> str:
 def _checked_positions(position: Positions, count: int, what: str) -> Int64Array:
     """Return a copy of `position`, checked against `count` inputs; −1 is the last input."""
     at = np.array(position, np.int64)
-    if len(at) and not -count <= at.min() <= at.max() < count:
+    # As unsigned numbers negative ones are larger than all others.
+    if len(at) and at.view(np.uint64).max() >= count and not -count <= at.min() <= at.max() < count:
         raise IndexError(
             f"a position is out of range: there are {count} {what}; a sampler or batch sampler "
             f"gives positions below {count} in them"
