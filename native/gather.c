@@ -8,7 +8,13 @@
 #include <unistd.h>
 #include "internal.h"
 
-enum { AHEAD = 16, THREADS_MAX = 4, THREAD_BYTES = 16 << 20, PREFETCH_BYTES = 512 };
+enum {
+    AHEAD = 16,
+    THREADS_MAX = 4,
+    THREAD_BYTES = 16 << 20,
+    PREFETCH_BYTES = 512,
+    STEP_BYTES = 256 << 10
+};
 
 typedef struct part {
     const uint8_t *slots;
@@ -18,9 +24,8 @@ typedef struct part {
     uint8_t *rows;
 } part;
 
-static void *copy_rows(void *arg) {
-    const part *p = arg;
-    for (int64_t i = 0; i < p->n; i++) {
+static void copy_some(const part *p, int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; i++) {
         if (i + AHEAD < p->n) {
             const uint8_t *soon = p->slots + p->alias[i + AHEAD] * p->stride;
             for (int64_t at = 0; at < p->row_bytes && at < PREFETCH_BYTES; at += 64)
@@ -29,6 +34,11 @@ static void *copy_rows(void *arg) {
         memcpy(p->rows + i * p->row_bytes, p->slots + p->alias[i] * p->stride,
                (size_t)p->row_bytes);
     }
+}
+
+static void *copy_rows(void *arg) {
+    const part *p = arg;
+    copy_some(p, 0, p->n);
     return NULL;
 }
 
@@ -57,4 +67,56 @@ void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64
     }
     for (int64_t k = 0; k < count; k++)
         if (started[k]) pthread_join(thread[k], NULL);
+}
+
+/* ---- while the caller works with the first rows ---- */
+
+struct gd_gathering {
+    part rows;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    int64_t copied;
+    int started;
+};
+
+static void *copy_in_steps(void *arg) {
+    gd_gathering *const g = arg;
+    const int64_t step = STEP_BYTES / g->rows.row_bytes + 1;
+    for (int64_t from = 0; from < g->rows.n; from += step) {
+        const int64_t to = g->rows.n - from < step ? g->rows.n : from + step;
+        copy_some(&g->rows, from, to);
+        pthread_mutex_lock(&g->lock);
+        g->copied = to;
+        pthread_cond_signal(&g->moved);
+        pthread_mutex_unlock(&g->lock);
+    }
+    return NULL;
+}
+
+gd_gathering *gd_gather_start(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
+                              int64_t row_bytes, uint8_t *rows) {
+    gd_gathering *const g = calloc(1, sizeof *g);
+    if (!g) return gd_no_object(ENOMEM);
+    g->rows = (part){slots, stride, alias, n, row_bytes, rows};
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->moved, NULL);
+    g->started = !pthread_create(&g->thread, NULL, copy_in_steps, g);
+    if (!g->started) copy_in_steps(g);
+    return g;
+}
+
+int64_t gd_gather_wait(gd_gathering *g, int64_t rows) {
+    pthread_mutex_lock(&g->lock);
+    while (g->copied < rows) pthread_cond_wait(&g->moved, &g->lock);
+    const int64_t copied = g->copied;
+    pthread_mutex_unlock(&g->lock);
+    return copied;
+}
+
+void gd_gather_end(gd_gathering *g) {
+    if (g->started) pthread_join(g->thread, NULL);
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->moved);
+    free(g);
 }

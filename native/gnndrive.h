@@ -213,6 +213,14 @@ void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64
 /* How many threads a gather of so many bytes runs in, the caller's included: up to `threads`, four,
  * and the number of processors. */
 int64_t gd_gather_threads(int64_t bytes, int64_t threads);
+/* Start copying rows as gd_gather does, in one thread, the first ones first. What the pointers
+ * point to must stay until gd_gather_end. NULL: errno is ENOMEM. */
+typedef struct gd_gathering gd_gathering;
+gd_gathering *gd_gather_start(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
+                              int64_t row_bytes, uint8_t *rows);
+/* Wait until the first `rows` rows are copied, of at most n; returns how many are. */
+int64_t gd_gather_wait(gd_gathering *g, int64_t rows);
+void gd_gather_end(gd_gathering *g); /* waits for all rows, and frees g */
 
 /* ---- pick.c ---- */
 /* out[i] = row row[i] of a table in a mapped file, for i < n. -ERANGE: the table has no row

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from gnndrive.buffer.admission_queue import AdmissionQueue, Sweep, Ticket
-from gnndrive.buffer.devices.base import Fence
+from gnndrive.buffer.devices.base import Fence, Gathering
 from gnndrive.buffer.fetch_queue import Copies, FetchQueue
 from gnndrive.buffer.partial_admission import PartialAdmission
 from gnndrive.buffer.row_table import RowHold, Rows, RowTable
@@ -537,6 +537,17 @@ class Lease:
         rows, fence = hold.table.memory.gather(hold.alias, dtype, row_shape, copied_from)
         self._fences.append(fence)
         return rows
+
+    def begin_gather(
+        self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]
+    ) -> tuple[torch.Tensor, Gathering]:
+        """Begin to copy as `gather` does; see `SlotMemory.begin_gather`."""
+        assert table not in self._gathered, "other rows may be in these slots now"
+        self._gathered.add(table)
+        hold = self._holds[table]
+        rows, fence, gathering = hold.table.memory.begin_gather(hold.alias, dtype, row_shape)
+        self._fences.append(fence)
+        return rows, gathering
 
     def holds(self, table: str, begin: int) -> bool:
         """Whether the slots of the table's rows from number `begin` on are held still."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from gnndrive.buffer.devices.base import Gathering
+from gnndrive.buffer.feature_buffer import Lease
 from gnndrive.common.array_pool import divided
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
@@ -155,29 +157,53 @@ class EpochAssembly:
 
     def make(
         self, item: Extracted, gathered: Callable[[], object]
-    ) -> Iterator[tuple[Any, References]]:
+    ) -> Generator[tuple[Any, References], None, None]:
         """Gather a group's rows and join them with its samples; see `BatchAssembly.make`."""
+        if len(item.batches) > 1:
+            yield from self._make_group(item, gathered)
+            return
+        (batch,) = item.batches
         rows = {
             name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape)
             for name, file in self._files.items()
         }
         gathered()
         memory = self._pool.references(each.data_ptr() for each in rows.values())
-        batches = item.batches
-        numbers, own = [_numbers_of(batch) for batch in batches], [rows]
-        if len(batches) > 1:
-            own = [dict[str, torch.Tensor]() for _ in batches]
-            for name, whole in rows.items():
-                parts = divided(whole, (batch.rows[name] for batch in batches))
-                for each, part in zip(own, parts, strict=True):
-                    each[name] = part
+        yield self._joined(batch, _numbers_of(batch), rows), memory
+
+    def _make_group(
+        self, item: Extracted, gathered: Callable[[], object]
+    ) -> Generator[tuple[Any, References], None, None]:
+        """Make batch after batch while the rows of the others are being copied."""
+        assert isinstance(item.lease, Lease), "only this process's own buffer admits groups"
+        batches, whole, copying = item.batches, dict[str, torch.Tensor](), dict[str, Gathering]()
+        rows, numbers = (
+            [dict[str, torch.Tensor]() for _ in batches],
+            list(map(_numbers_of, batches)),
+        )
+        with contextlib.ExitStack() as ends:
+            for name, file in self._files.items():
+                kind = torch_dtype(file.dtype), file.row_shape
+                whole[name], copying[name] = item.lease.begin_gather(name, *kind)
+                ends.callback(copying[name].end)
+                parts = divided(whole[name], (batch.rows[name] for batch in batches))
+                for own, part in zip(rows, parts, strict=True):
+                    own[name] = part
+            memory = self._pool.references(each.data_ptr() for each in whole.values())
             with contextlib.suppress(Exception):  # the batch that it is about raises it at its turn
                 samples = [batch.sample for batch in batches]
                 self._collate.pick_together(
-                    samples, numbers, own, self._attributes, self._pool.empty
+                    samples, numbers, rows, self._attributes, self._pool.empty
                 )
-        for batch, of_edges, of_tables in zip(batches, numbers, own, strict=True):
-            yield self._joined(batch, of_edges, of_tables), memory
+            until, left = dict.fromkeys(whole, 0), set(whole)
+            for batch, own_numbers, own in zip(batches, numbers, rows, strict=True):
+                for name, ids in batch.rows.items():
+                    until[name] += len(ids)
+                    if copying[name].wait(until[name]) and name in left:
+                        left.remove(name)
+                        if not left:
+                            gathered()
+                yield self._joined(batch, own_numbers, own), memory
 
     def _joined(
         self, batch: SampledBatch, numbers: dict[str, Int64Array], rows: dict[str, torch.Tensor]

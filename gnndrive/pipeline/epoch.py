@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -202,9 +202,10 @@ class BatchAssembly(Protocol):
 
     def make(
         self, item: Extracted, gathered: Callable[[], object]
-    ) -> Iterator[tuple[Any, References]]:
+    ) -> Generator[tuple[Any, References], None, None]:
         """Yield the user's batches, each with references for `OutputQueue.put`; `gathered` is
-        called before the first, when all rows of the lease have been gathered."""
+        called once all rows of the lease have been gathered. Close it before the lease is released
+        if it did not come to its end."""
 
 
 class Feed:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -62,22 +63,23 @@ def _gather_and_put(epoch: Epoch, item: Extracted, gathered: Callable[[], object
     for sampled in item.batches:
         if sampled.times is not None:
             sampled.times.mark(GATHERING)
-    made, together, put = epoch.inputs.assembly.make(item, gathered), list[Any](), perf_counter()
-    try:
-        for sampled in item.batches:
-            batch, memory = next(made)
-            if output.ended:  # no iterator would take it
-                return
-            ended = perf_counter()
-            epoch.count_batch(sampled, ended - started)
-            together.append((batch, memory, sampled.times, item.index))
-            started = ended
-            del batch
-            if ended - put > TOGETHER_S:
-                output.put_all(together)
-                put, together = ended, []
-    finally:
-        output.put_all(together)
+    together, put = list[Any](), perf_counter()
+    with closing(epoch.inputs.assembly.make(item, gathered)) as made:
+        try:
+            for sampled in item.batches:
+                batch, memory = next(made)
+                if output.ended:  # no iterator would take it
+                    return
+                ended = perf_counter()
+                epoch.count_batch(sampled, ended - started)
+                together.append((batch, memory, sampled.times, item.index))
+                started = ended
+                del batch
+                if ended - put > TOGETHER_S:
+                    output.put_all(together)
+                    put, together = ended, []
+        finally:
+            output.put_all(together)
 
 
 def _put_lease_once(epoch: Epoch, number: int, gathered: Gathered) -> Callable[[], None]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -283,7 +283,7 @@ class Simulation:
 
     def make(
         self, item: Extracted, gathered: Callable[[], object]
-    ) -> Iterator[tuple[Delivered, References]]:
+    ) -> Generator[tuple[Delivered, References], None, None]:
         """Gather a group's rows."""
         rows = item.lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
         gathered()

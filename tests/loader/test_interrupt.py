@@ -45,14 +45,14 @@ for number, batch in enumerate(kept):
 """
 
 SAMPLING = """
-sample = Uniform.sample
+samples = Uniform.samples
 
 def for_ever(*arguments):
     ready()
     while True:  # until it is stopped
-        sample(*arguments)
+        list(samples(*arguments))
 
-Uniform.sample = for_ever
+Uniform.samples = for_ever
 for batch in loader(tuning=gnndrive.Tuning(samplers=1, extracting_queue=1)):
     pass
 """

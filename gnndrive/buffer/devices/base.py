@@ -44,6 +44,20 @@ def no_callback(begin: int) -> None:
     """The default callback of a gather; does nothing."""
 
 
+class Gathering:
+    """A gather of `rows` rows, in their order; this one has ended."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def wait(self, rows: int) -> bool:
+        """Wait until the first `rows` rows are copied; return whether all are."""
+        return True
+
+    def end(self) -> None:
+        """Wait until all rows are copied; to be called once."""
+
+
 class SlotMemory(ABC):
     """The slots' memory of one table: `slots` rows of `row_bytes` bytes.
 
@@ -85,6 +99,13 @@ class SlotMemory(ABC):
         Returns:
             The tensor, and a fence; after it, all slots may be released.
         """
+
+    def begin_gather(
+        self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...]
+    ) -> tuple[torch.Tensor, Fence, Gathering]:
+        """Begin to copy rows as `gather` does, so that the caller can use the first ones while the
+        others are being copied; the fence counts once `Gathering.end` was called."""
+        return *self.gather(alias, dtype, row_shape), Gathering(len(alias))
 
     def evicted(self, places: int) -> EvictedRows | None:
         """Allocate host memory for `places` rows, into which rows can be copied out of slots. None:

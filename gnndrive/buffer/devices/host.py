@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from gnndrive.buffer.devices.base import (
     Device,
     DeviceContext,
     Fence,
+    Gathering,
     SlotMemory,
     already_done,
     no_callback,
@@ -101,11 +103,45 @@ class HostMemory(SlotMemory):
             end = begin
         return rows, already_done
 
+    def begin_gather(
+        self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...]
+    ) -> tuple[torch.Tensor, Fence, Gathering]:
+        """See `SlotMemory.begin_gather`; a thread of C copies."""
+        assert self._bytes is not None
+        rows = empty_tensor(self._empty, (len(alias), *row_shape), dtype)
+        return rows, already_done, _Copying(self._bytes, self._row_bytes, alias, rows)
+
     def close(self) -> None:
         """Unmap the slots."""
         self._bytes = None
         with contextlib.suppress(BufferError):  # a landing still has it: freed with that
             self._map.close()
+
+
+class _Copying(Gathering):
+    """The C `gd_gathering *`, and what it points to."""
+
+    def __init__(
+        self, slots: np.ndarray[Any, Any], row_bytes: int, alias: Int32Array, rows: torch.Tensor
+    ) -> None:
+        super().__init__(len(alias))
+        self._copied = 0
+        self._kept, into = (slots, alias, rows), ffi.cast("uint8_t *", rows.data_ptr())
+        self._handle = lib.gd_gather_start(
+            pointer(slots), row_bytes, pointer(alias), self.rows, row_bytes, into
+        )
+        if self._handle == ffi.NULL:
+            raise MemoryError("no memory for a thread that copies rows: free some")
+
+    def wait(self, rows: int) -> bool:
+        """See `Gathering.wait`."""
+        if self._copied < rows:
+            self._copied = lib.gd_gather_wait(self._handle, rows)
+        return self._copied == self.rows
+
+    def end(self) -> None:
+        """See `Gathering.end`."""
+        lib.gd_gather_end(self._handle)
 
 
 class Host(Device):
