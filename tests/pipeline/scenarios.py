@@ -120,6 +120,17 @@ def expected_nodes(scenario: Scenario, seed: int, number: int = 0) -> list[tuple
     ]
 
 
+def unreadable(scenario: Scenario, seed: int, at: int) -> tuple[Scenario, int]:
+    """The scenario with noise, and EIO for a row of batch `at`; and the first batch that needs that
+    row, which is `at` unless earlier batches need all of its rows. Rows have sectors of their own.
+    """
+    nodes, size = [each for _, each in expected_nodes(scenario, seed)], scenario.file.row_bytes
+    first = {node: turn for turn, each in reversed([*enumerate(nodes)]) for node in each}
+    bad = max(nodes[at], key=first.__getitem__)
+    faults = replace(NOISE, eio_offsets=((bad * size, bad * size + 1),))
+    return replace(scenario, faults=faults), first[bad]
+
+
 @in_virtual_loop
 async def cancelled_leases_come_back(
     rows: TableFile, seed: int, slots: int = 24, **given: Any

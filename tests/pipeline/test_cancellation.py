@@ -19,33 +19,40 @@ from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
 from gnndrive.testing.simulation import Scenario, Simulation
-from tests.pipeline import test_simulated
-from tests.pipeline.scenarios import NOISE, PLACES, lease_once, run_one
+from tests.pipeline.scenarios import NOISE, PLACES, lease_once, run_one, unreadable
+from tests.pipeline.test_simulated import GROUPS
+from tests.pipeline.test_simulated import SHAPES as SIMULATED
 from tests.pipeline.tight import in_virtual_loop
 
 SHAPES: dict[str, dict[str, Any]] = {
     "paper": {}, "windows": {"parts": 4}, "windows without slots": {"parts": 4, "few_slots": 14},
 }  # fmt: skip
-SHAPES |= {name: test_simulated.SHAPES[name] for name in (
+SHAPES |= {name: SIMULATED[name] for name in (
     "one place", "two places", "all resident", "three places",
 )}  # fmt: skip
-SHAPES |= {name: {"slots": 40, **test_simulated.SHAPES[name]} for name in (
+SHAPES |= {name: {"slots": 40, **SIMULATED[name]} for name in (
     "sweeps of three", "three together", "superbatches", "one batch ahead",
     "superbatches together", "superbatches in sweeps",
+)}  # fmt: skip
+# Of 1, 1, 2 and 3 batches; a row of the last group's second batch cannot be read, or all can.
+SHAPES |= {f"groups: {name}": {"batches": 7, "bad": bad, **GROUPS[name]} for name, bad in (
+    ("room for one group", -1), ("a slot for each row, any order", -1),
+    ("a slot for each row", 5), ("sweeps", 5),
 )}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_epoch_cancelled_after_any_turn(rows, seeds, shape, monkeypatch):
-    """In the keeper of windows, too: while it leases, reads, loads a graph, or waits. Beside
-    places, the next epoch of the same buffer is whole."""
+def test_an_epoch_cancelled_after_any_turn(rows, wide, seeds, shape, monkeypatch):
+    """In the keeper of windows, too: while it leases, reads, loads a graph, or waits. Without
+    windows, the next epoch of the same buffer is whole."""
+    table = wide if "bad" in SHAPES[shape] else rows
     given = {"batches": 3, "faults": NOISE, **SHAPES[shape]}
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", 9)  # not all at once
     for seed in seeds(2):
 
         async def main(wait: Wait, seed: int = seed) -> bool:
-            simulation = simulation_of(rows, seed, given)
+            simulation = simulation_of(table, seed, **given)
             epoch = simulation.epoch()
             running = asyncio.ensure_future(run_epoch(epoch))
             consumer = asyncio.ensure_future(simulation.consume(epoch))
@@ -58,9 +65,10 @@ def test_an_epoch_cancelled_after_any_turn(rows, seeds, shape, monkeypatch):
             await asyncio.wait([consumer])
             if isinstance(simulation, WindowedSimulation):
                 assert simulation.windows.stopped
-            elif simulation.scenario.places:
+            else:
+                simulation.engine._faults = NOISE
                 await simulation.buffer.drain()  # a task cancelled before its first step did not
-                assert len((await run_one(simulation, 1))[0]) == 3
+                assert len((await run_one(simulation, 1))[0]) == simulation.scenario.batches
             await simulation.close()  # checks that each slot is free or on standby
             return ended
 
@@ -68,11 +76,12 @@ def test_an_epoch_cancelled_after_any_turn(rows, seeds, shape, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def simulation_of(rows: TableFile, seed: int, given: dict[str, Any]) -> Simulation:
+def simulation_of(rows: TableFile, seed: int, bad: int = -1, **given: Any) -> Simulation:
     if "parts" in given:
         few = replace(rows, row_count=60)
         return WindowedSimulation(WindowedScenario(few, **given), seed)
-    return Simulation(Scenario(rows, **given), seed)
+    scenario = Scenario(rows, **given)
+    return Simulation(scenario if bad < 0 else unreadable(scenario, seed, bad)[0], seed)
 
 
 @pytest.mark.parametrize("given", [{"slots": 24}, {"slots": 16, **PLACES}], ids=["slots", "places"])

@@ -4,6 +4,8 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +17,20 @@ from gnndrive.buffer.policies.lru import LRU
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.records import Sample, Seeds
 from gnndrive.disk.engines.simulated import Faults
-from gnndrive.pipeline.epoch import Epoch, Stages
+from gnndrive.pipeline.epoch import Epoch, Extracted, Stages
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.trace import Trace
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import RandomSampler, Scenario, Simulation, simulate
-from tests.pipeline.scenarios import NOISE, PLACES, SLOW, expected_nodes, held, run_one
+from tests.pipeline.scenarios import (
+    NOISE,
+    PLACES,
+    SLOW,
+    expected_nodes,
+    held,
+    run_one,
+    unreadable,
+)  # fmt: skip
 from tests.pipeline.tight import in_virtual_loop, short_of_memory
 from tests.soak import product
 
@@ -230,3 +240,75 @@ def test_an_error_comes_at_its_turn(rows, monkeypatch, seeds, what, at):
         delivered, error, _ = outcome(scenario, seed, change)
         kind = StoreError if what in ("schedule", "trace") else ReadError
         assert (delivered, error) == (turn, kind)
+
+
+GROUPS: dict[str, dict[str, Any]] = {  # their sizes are 1, 1, 2, 3 and 3; or 1, together
+    "sweeps": {"slots": 150, "policy": Belady(), "stages": Stages(group=3, sweep=3)},
+    "three together": SHAPES["three together"],
+    "one by one, any order": {"stages": Stages(1, 1, in_order=False, sweep=1, group=3)},
+    "a slot for each row, any order": {"slots": 200, "stages": Stages(in_order=False, group=3)},
+    "a slot for each row": {"slots": 200, "stages": Stages(group=3)},
+    "room for one group": {"stages": Stages(group=3)},
+}
+ERRORS = ("read", "sampler", "read before sampler", "rows", "transform", "schedule")
+
+
+def with_error(epoch: Epoch, what: str, at: int, error: Exception) -> None:
+    """Have a part of an epoch raise `error` for batch `at`, or for the one behind it."""
+    inputs, sampler = epoch.inputs, epoch.inputs.sampler
+    sample, failing = sampler.sample, set[int]()
+
+    def raise_if(part: str, index: int) -> None:
+        if (what, index) in ((part, at), (f"read before {part}", at + 1)):
+            raise error
+
+    def batches() -> Iterator[tuple[Window, Seeds]]:
+        for index, each in enumerate(inputs.batches):
+            raise_if("schedule", index)
+            yield each
+
+    def sampled(seeds: Seeds, *more: Any) -> Sample:
+        raise_if("sampler", seeds.index)
+        found = sample(seeds, *more)
+        failing.update([id(found)] if (what, seeds.index) == ("rows", at) else [])
+        return found
+
+    def rows_of(sample: Sample) -> Any:
+        raise_if("rows", at if id(sample) in failing else -1)
+        return inputs.assembly.rows_of(sample)
+
+    def make(item: Extracted, gathered: Callable[[], object]) -> Iterator[Any]:
+        for batch, references in inputs.assembly.make(item, gathered):
+            raise_if("transform", batch.index)
+            yield batch, references
+
+    sampler.sample = sampled  # type: ignore[method-assign]
+    assembly: Any = SimpleNamespace(prepare=inputs.assembly.prepare, rows_of=rows_of, make=make)
+    epoch.inputs = replace(inputs, batches=batches(), assembly=assembly)
+
+
+@pytest.mark.parametrize("what", ERRORS)
+@product("shape,at", list(GROUPS), [0, 2, 3, 4, 5, 6, 9])
+@in_virtual_loop
+async def test_an_error_of_a_groups_batch_comes_at_its_turn(wide, seeds, what, shape, at):
+    """The batches of its group that come before it are delivered, and the next epoch is whole."""
+    for seed in seeds(2):
+        scenario = Scenario(wide, batches=10, faults=NOISE, **GROUPS[shape])
+        expected, turn, error = expected_nodes(scenario, seed), at, LookupError(what)
+        if "read" in what:
+            scenario, turn = unreadable(scenario, seed, at)
+        simulation = Simulation(scenario, seed)
+        change = partial(with_error, what=what, at=turn, error=error)
+        delivered, raised = await run_one(simulation, change=change)
+        if scenario.stages.in_order or scenario.stages.samplers == 1:
+            assert held(delivered) == expected[:turn]
+            assert isinstance(raised, ReadError) if "read" in what else raised is error
+        else:  # either of two errors may come first
+            left = [each for each in expected if each[0] != turn]
+            assert all(each in left for each in held(delivered))
+            assert raised is error or isinstance(raised, ReadError)
+        simulation.engine._faults = NOISE
+        again, raised = await run_one(simulation, 1)
+        assert sorted(held(again)) == expected_nodes(scenario, seed, 1)
+        assert raised is None
+        await simulation.close()
