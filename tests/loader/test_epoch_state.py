@@ -29,15 +29,16 @@ def moved(loader: NeighborLoader, other: NeighborLoader) -> NeighborLoader:
     return other
 
 
-@product("left_after,seed", [0, 7, BATCHES], [5, None])
-def test_a_resumed_epoch_yields_exactly_the_remaining_batches(make, left_after, seed):
+@product("left_after,seed,buffer", [0, 7, BATCHES], [5, None], ["40KB", "60KB"])
+def test_a_resumed_epoch_yields_exactly_the_remaining_batches(make, left_after, seed, buffer):
+    """Where all rows fit, the eighth batch is in the middle of a group."""
     torch.manual_seed(1)
     whole = list(make(shuffle=True, seed=seed))
     torch.manual_seed(1)
-    loader = make(shuffle=True, seed=seed)
+    loader = make(shuffle=True, seed=seed, buffer=buffer)
     given = taken(iter(loader), left_after)
     assert loader.state_dict()["batches"] == left_after
-    other = moved(loader, make(shuffle=True, seed=seed))
+    other = moved(loader, make(shuffle=True, seed=seed, buffer=buffer))
     assert_all_same(whole, [*given, *other])
 
 

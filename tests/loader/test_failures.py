@@ -54,7 +54,8 @@ def test_eio_comes_at_its_batchs_turn(make, store, data, broken, seeds):
 
     for seed in seeds(4):
         broken(seed, short=0.2, eagain=0.05, eintr=0.05, delay_turns_max=seed % 4)
-        loader = make([], engine="simulated", buffer=f"{40 * ROW_BYTES}")
+        # Where all rows fit, it is the third batch of a group.
+        loader = make([], engine="simulated", buffer=(40, NODES)[seed % 2] * ROW_BYTES)
         for run in (lambda *given: given[1].extend(given[0]), lambda *g: asyncio.run(some(*g))):
             delivered: list[Data] = []
             with pytest.raises(ReadError) as caught:
@@ -127,23 +128,25 @@ ERRORS = [StopIteration(1), StopAsyncIteration(), SystemExit(3), asyncio.Cancell
 
 @pytest.mark.parametrize("error", [LookupError(), *ERRORS], ids=lambda error: type(error).__name__)
 def test_an_error_of_the_users_code_comes_at_its_batchs_turn(make, error):
-    """One that would end a loop silently becomes a RuntimeError."""
+    """One that would end a loop silently becomes a RuntimeError. The batch is its group's third."""
 
     def transform(batch: Data) -> Data:
-        if 40 in batch.input_id:
+        if 100 in batch.input_id:
             raise error
         return batch
 
     class Sampler:
         def __iter__(self) -> Iterator[list[int]]:
-            yield from ([0], [1])
+            yield from ([each] for each in range(6))
             raise error
 
-    silent = error in ERRORS
-    for loader in (make(transform=transform), make(batch_sampler=Sampler(), batch_size=1)):
+    silent, given = error in ERRORS, {"buffer": NODES * ROW_BYTES}
+    for loader in (
+        make(transform=transform, **given), make(batch_sampler=Sampler(), batch_size=1, **given),
+    ):  # fmt: skip
         for _ in range(2):
             found = delivered_before(loader, RuntimeError if silent else LookupError)
-            assert found[0] == 2
+            assert found[0] == 6
             assert type(error).__name__ in repr(found[1])
             if loader.transform is not None:
                 assert error in (found[1], found[1].__cause__)
