@@ -345,6 +345,7 @@ class Epoch:
     def __post_init__(self) -> None:
         stages, self.seeds_drawn = self.stages, self.inputs.first
         self.groups_drawn = self.inputs.first
+        assert self.combined == 1 or stages.group == 1, "each group would wait for the disk alone"
         self.together = self.combined if self.inputs.feed.combines else 1
         order = stages.in_order, self.inputs.first
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
@@ -355,8 +356,6 @@ class Epoch:
     @property
     def group_size(self) -> int:
         """How many batches the next group has: at first few, so that the first batch comes soon."""
-        if self.combined > 1:
-            return 1
         return min(max(self.seeds_drawn - self.inputs.first, 1), self.stages.group)
 
     def count_batch(self, batch: SampledBatch, gather_s: float) -> None:
