@@ -48,10 +48,14 @@ WRONG: dict[str, Any] = {"error": AssertionError, "message": "wrong rows for nod
 
 RULES = [
     Rule(1, dropped.drop_order_of_tickets, scenarios.epoch_ends_well),
+    Rule(1, dropped.drop_order_of_tickets, scenarios.epoch_ends_well, given=GROUPS),
     Rule(1, dropped.drop_ticket_in_the_same_step, scenarios.epoch_ends_well),
+    Rule(1, dropped.drop_ticket_in_the_same_step, scenarios.epoch_ends_well, given=GROUPS),
     Rule(2, dropped.drop_windows, scenarios.narrow_queues_end_well, (16, 34)),
     Rule(3, dropped.drop_all_or_none, scenarios.epoch_ends_well),
+    Rule(3, dropped.drop_all_or_none, scenarios.epoch_ends_well, given=GROUPS),
     Rule(3, dropped.drop_first_come_first_served, scenarios.epoch_ends_well),
+    Rule(3, dropped.drop_first_come_first_served, scenarios.epoch_ends_well, (2, 3), given=GROUPS),
     Rule(
         4, dropped.drop_retry_on_completion, scenarios.cancelled_leases_come_back, (32, 38), "wide",
     ),
@@ -77,6 +81,7 @@ RULES = [
         given=ONE_PLACE,
     ),
     Rule(9, dropped.drop_release_behind_the_gather, scenarios.epoch_ends_well),
+    Rule(9, dropped.drop_release_behind_the_gather, scenarios.epoch_ends_well, given=GROUPS),
     Rule(
         10, dropped.drop_cancelled_grants_come_back, scenarios.granted_and_cancelled_in_one_turn,
     ),
@@ -85,6 +90,7 @@ RULES = [
     Rule(12, dropped.drop_buffer_of_its_own, scenarios.two_epochs_in_one_task, error=Deadlock),
     Rule(13, dropped.drop_drain_before_free, scenarios.closing_waits_for_the_kernel),
     Rule(14, dropped.drop_errors_in_turn, scenarios.failing_epoch_ends, (2, 3)),
+    Rule(14, dropped.drop_errors_in_turn, scenarios.failing_epoch_ends, (2, 3), given=GROUPS),
     Rule(
         14, dropped.drop_batches_before_a_failure, scenarios.failing_epoch_ends, (4, 7),
         given=GROUPS, message="a batch was lost",
