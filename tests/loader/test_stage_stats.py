@@ -28,6 +28,7 @@ BATCHES = NODES // 16
 PARTS = [f"wait_{cause}_s" for cause in CAUSES]
 STRATEGIES: dict[str, dict[str, Any]] = {
     "gnndrive": {},
+    "groups": {"buffer": "60KB"},
     "any order": {"in_order": False},
     "ginex": {"strategy": "ginex"},
     "ginex apart": {"strategy": "ginex", "superbatch": 4, "phases": "apart", "memory": "30MB",
@@ -63,6 +64,7 @@ def test_each_batch_is_counted_in_each_stage_and_in_the_timeline(make, path, nam
     stats: Any = loader.stats()
     assert sum(stats[part] for part in PARTS) == pytest.approx(stats["wait_s"])
     assert stats["wait_s"] > 0
+    assert stats["samples"] == 2 * BATCHES
     assert min(stats[part] for part in PARTS) >= 0
     loader.close()
     events = read(path)

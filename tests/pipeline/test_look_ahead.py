@@ -1,6 +1,9 @@
 """Look-ahead: rows are kept for batches that are announced, and for no others."""
 
 import functools
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +11,10 @@ import pytest
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array
-from gnndrive.testing.simulation import Simulation
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline import tight
-from tests.pipeline.scenarios import lease_once
+from tests.pipeline.scenarios import lease_once, run_one
 from tests.pipeline.tight import SLOTS, ids, in_virtual_loop, loads
 
 simulation_of = functools.partial(tight.simulation_of, part_rows=4, policy=Belady())
@@ -34,6 +38,27 @@ async def test_a_batch_announced_late_keeps_rows_on_standby(rows):
         simulation.buffer.announce(2, {"x": ids(16, 24)})
         assert await visit(simulation, 2, ids(16, 24)) == 8
         assert await visit(simulation, 3, ids(0, 8)) == 0
+
+
+@in_virtual_loop
+async def test_a_group_is_announced_with_the_rows_of_all_its_batches(rows, monkeypatch):
+    """They are those with which it joins the admission queue."""
+    scenario = Scenario(rows, batches=7, policy=Belady(), stages=Stages(group=3))
+    async with tight.closing(Simulation(scenario, seed=0)) as simulation:
+        buffer, told = simulation.buffer, dict[int, list[list[int]]]()
+
+        def tell(call: Callable[..., Any], *batches: tuple[int, dict[str, Int64Array]]) -> Any:
+            for index, wanted in batches:
+                told.setdefault(index, []).append(wanted["x"].tolist())
+            return call
+
+        announce, join = buffer.announce, buffer.join
+        monkeypatch.setattr(buffer, "announce", lambda *one: tell(announce, one)(*one))
+        monkeypatch.setattr(buffer, "join", lambda some: tell(join, *some)(some))
+        delivered, _ = await run_one(simulation)
+        nodes, ends = [batch.node for batch in delivered], (0, 1, 2, 4, 7)
+        groups = [np.concatenate(nodes[begin:end]).tolist() for begin, end in pairwise(ends)]
+        assert told == {index: [group] * 2 for index, group in enumerate(groups)}
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "refused", "left", "left behind another"])

@@ -1,10 +1,12 @@
 """The pipeline on a simulated disk: bytes, order, determinism, faults, tight buffers."""
 
+import asyncio
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import count, pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,9 @@ from gnndrive.buffer.policies.lru import LRU
 from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.common.records import Sample, Seeds
 from gnndrive.disk.engines.simulated import Faults
+from gnndrive.pipeline.batch_times import TAKEN, EpochTimes, StageTimes
 from gnndrive.pipeline.epoch import Epoch, Extracted, Stages
+from gnndrive.pipeline.run import run_epoch
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.trace import Trace
 from gnndrive.testing.loop import run
@@ -312,3 +316,47 @@ async def test_an_error_of_a_groups_batch_comes_at_its_turn(wide, seeds, what, s
         assert sorted(held(again)) == expected_nodes(scenario, seed, 1)
         assert raised is None
         await simulation.close()
+
+
+@in_virtual_loop
+async def test_two_groups_are_alive(rows):
+    """As long as the user holds a batch of the last group but one, the next one is not made."""
+    simulation = Simulation(Scenario(rows, batches=10, **GROUPS["room for one group"]), 0)
+    epoch = simulation.epoch()
+    running = asyncio.ensure_future(run_epoch(epoch))
+
+    held = [await epoch.output.aget() for _ in range(5)]
+    assert [batch.index for batch in held] == [0, 1, 2, 3, 4]
+    for kept in ([2, 4], [4], []):  # of the groups 2, 3 and 4, 5, 6 and 7, 8, 9
+        held = [batch for batch in held if batch.index in kept]
+        await asyncio.wait([running], timeout=1)  # of virtual time: until all tasks wait
+        assert epoch.output.ready == (2 if 2 in kept else 5)
+    assert len(await simulation.consume(epoch)) == 5
+    await running
+    await simulation.close()
+
+
+@in_virtual_loop
+async def test_each_batch_of_a_group_has_times_of_its_own(rows):
+    simulation = Simulation(Scenario(rows, batches=7, **GROUPS["room for one group"]), 0)
+    simulation.counters.times, times = StageTimes(count().__next__), list[EpochTimes]()
+    assert len((await run_one(simulation, change=lambda epoch: times.append(epoch.times)))[0]) == 7
+    for index in range(7):
+        record = times[0].of(index)
+        assert record is not None
+        assert len(record.marks) == TAKEN + 1
+        assert all(before < after for before, after in pairwise(record.marks)), "made with the next"
+    await simulation.close()
+
+
+@pytest.mark.parametrize("first", [0, 9])
+@in_virtual_loop
+async def test_the_first_groups_of_a_part_are_small(rows, first):
+    simulation = Simulation(Scenario(rows, stages=Stages(group=5)), 0)
+    epoch, sizes = simulation.epoch(), list[int]()
+    epoch = replace(epoch, inputs=replace(epoch.inputs, first=first))
+    while len(sizes) < 6:
+        sizes.append(epoch.group_size)
+        epoch.seeds_drawn += sizes[-1]
+    assert sizes == [1, 1, 2, 4, 5, 5]
+    await simulation.close()
