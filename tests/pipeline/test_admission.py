@@ -2,6 +2,7 @@
 comes back, and the next lease works."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
@@ -283,6 +284,28 @@ async def test_the_error_of_a_parts_fetch_reaches_its_batch(rows, passed, cancel
             with pytest.raises(MemoryError, match="no memory for the reads"):
                 await buffer.granted(ticket)
         await use(simulation, await behind, ids(40, 56))
+
+
+@in_virtual_loop
+async def test_failures_are_told_when_no_row_is_loading(wide):
+    """The batches of a group that come before a failed row are delivered, so their rows must be
+    valid. A buffer that breaks meanwhile wakes the lease early."""
+    async with simulation_of(wide, NOT_IN_PARTS) as simulation:
+        simulation.engine.paused = True
+        lease = await simulation.buffer.lease({"x": ids(0, 16, 2)})
+        last = max(simulation.engine.inflight, key=lambda request: request.offset)
+        simulation.engine.complete(last, -errno.EIO)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        simulation.buffer.fail(ValueError("the device is gone"))
+        with pytest.raises(ValueError, match="is gone"):
+            await lease.ready()
+        assert lease.failures() == {}
+        simulation.engine.paused = False
+        await simulation.buffer.drain()
+        ((place, error),) = lease.failures().values()
+        assert (place, type(error)) == (7, ReadError)
+        lease.release()
 
 
 @in_virtual_loop

@@ -113,6 +113,21 @@ async def test_there_is_room_for_one_group_beside_that_which_the_user_has():
     await waiting
 
 
+def test_a_groups_first_batch_is_taken_under_the_lock(monkeypatch):
+    """Between a take and what it notes, `room` would see room for a third group."""
+    output, took, locked = OutputQueue(), OutputQueue._took, list[bool]()
+
+    def noting(queue: OutputQueue, taken: output_queue.Ready) -> Batch:
+        locked.append(queue._lock._is_owned())
+        return took(queue, taken)
+
+    monkeypatch.setattr(OutputQueue, "_took", noting)
+    output.put_all([(Batch(), (), None, group) for group in (0, 0, 1, None, None)])
+    for _ in range(5):
+        output.get()
+    assert locked == [True, False, True, True, True]
+
+
 def test_a_waiting_user_gets_a_batch_when_another_user_took_the_last():
     output, waits = OutputQueue(), threading.Event()
 
