@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import TableShape
 from gnndrive.common.memory import least_text, parse_size
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.choice import make_planner, stage_options
+from gnndrive.plan.choice import GROUP_MAX, in_groups, make_planner, stage_options
 from gnndrive.plan.costs import Disk, Loading, batches_held, combined, distinct_rows, step_seconds
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, Planner, StageCounts, TablePlan
+from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.sampling.topologies import _neighbours
 from gnndrive.sampling.topologies.base import RING_BYTES, GraphSize, TopologyQuestion
@@ -282,3 +284,18 @@ def test_impossible_choices_are_refused() -> None:
     assert choice.name == "direct"
     with pytest.raises(ConfigError, match="none of the topologies direct can be used: it reads"):
         Topologies(("direct",), [SIZE], needs_indices="it reads whole lists").choose(PLANNER)
+
+
+def test_where_batches_are_in_groups(request_for: Any) -> None:
+    """Not on a GPU, not if ranks share a buffer, and not if batches are known ahead; batches of one
+    window, which are read alone, are in none either."""
+    request = request_for(1 << 30)
+    planner, ahead = make_planner(request), Mock()
+
+    def most(request: PlanRequest = request, **changed: Any) -> int:
+        shape = replace(planner.shape, **changed)
+        return in_groups(replace(planner, shape=shape), request).shape.group
+
+    assert most() == GROUP_MAX
+    assert most(on_device=True) == most(shared=True) == most(replace(request, ahead=ahead)) == 1
+    assert [most(replace(request, sweep=sweep)) for sweep in (1, 5)] == [1, 5]
