@@ -129,10 +129,13 @@ def test_the_batches_are_the_same(make, data, epochs, way, monkeypatch, seeds):
         assert loader._runtime.device.driver.pinned_bytes == 0
 
 
-@pytest.mark.parametrize("topology", ["mmap", "direct"])
+@pytest.mark.parametrize(
+    "topology", [{"topology": "mmap"}, {"topology": "direct", "neighbour_cache": 0}], ids=str
+)
 def test_two_iterators_at_once_do_not_disturb_each_other(make, epochs, topology):
-    """Each waits for all of its own samples, in threads that they share."""
-    loader = make(topology=topology, samplers=4, extracting_queue=2, **GIVEN)
+    """Each waits for all of its own samples, in threads that they share. The first has groups of
+    batches, unless samplers wait for the disk; the second's buffer holds one batch."""
+    loader = make(samplers=4, extracting_queue=2, buffer="60KB", **topology, **GIVEN)
     for batches in zip(loader, loader, *epochs["neighbor"], strict=True):
         assert_same(batches[0], batches[2])
         assert_same(batches[1], batches[3])
