@@ -55,6 +55,12 @@ def test_hubs_stay_and_the_two_caches_share_the_memory(tmp_path):
     assert max(plan.total_bytes for plan in plans) <= 73_000_000
 
 
+def test_a_sweep_that_is_given_counts_batches(make):
+    """Also those of a group."""
+    stages = make(buffer="60KB", sweep=5)._assembly().settings().stages
+    assert (stages.group, stages.sweep) == (5, 1)
+
+
 def test_gnndrive_as_published(make):
     """Its parts stand where the user gave none; the batches are the same, in any order."""
     given: dict[str, Any] = {"shuffle": True, "seed": 5, "buffer": None}
