@@ -78,6 +78,26 @@ void gd_group_found(const gd_sampler *s, int32_t type, int64_t *node, int32_t *t
     if (s->job.disjoint) copy_kept(tree, &s->found[type].kept_tree, sizeof *tree);
 }
 
+void gd_group_ends(const gd_sampler *s, int32_t edge_type, int64_t *ends) {
+    const gd_sampling *const job = &s->job;
+    const gd_drawn *const d = &s->drawn[edge_type];
+    const int64_t of_type = job->hops + 1, types = job->node_type_count;
+    const int64_t of_batch = (types + job->edge_type_count) * of_type;
+    const int64_t *counts = s->kept_counts.item;
+    const int32_t *row = d->kept_row.item, *colptr = d->kept_colptr.item;
+    for (int64_t at = 0; at < s->kept_counts.count; at += of_batch) {
+        const int64_t *const count = counts + at + (types + edge_type) * of_type;
+        int64_t edges = 0;
+        for (int32_t hop = 1; hop < of_type; hop++) edges += count[hop];
+        const int rc = gd_edge_index(row, edges, colptr, count[0], ends);
+        assert(rc == 0);
+        (void)rc;
+        row += edges;
+        colptr += count[0] + 1;
+        ends += 2 * edges;
+    }
+}
+
 void gd_group_drawn(const gd_sampler *s, int32_t edge_type, int32_t *row, int32_t *colptr,
                     void *edge, int32_t edge_bytes) {
     const gd_drawn *const d = &s->drawn[edge_type];

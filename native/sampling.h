@@ -143,6 +143,8 @@ void gd_group_counts(const gd_sampler *s, int64_t *out);
 void gd_group_found(const gd_sampler *s, int32_t type, int64_t *node, int32_t *tree);
 void gd_group_drawn(const gd_sampler *s, int32_t edge_type, int32_t *row, int32_t *colptr,
                     void *edge, int32_t edge_bytes);
+/* For each batch both ends of its edges of a type, as gd_edge_index gives them. */
+void gd_group_ends(const gd_sampler *s, int32_t edge_type, int64_t *ends);
 
 /* ---- filter.c: the graph of a window (HierBatching) ---- */
 /* New ids below `end` and not below the end of the range before have the local id new id + add; a

@@ -167,6 +167,8 @@ class Subgraph:
         numbered: whether `edge` holds edge numbers in the original order instead of CSC positions.
         replayed: what a recorded batch brings; None: the sample was drawn.
         rows: see `Sample`.
+        ends: both ends of the edges by edge type, places among the nodes, int64 [2, edges], if
+            `node`, `edge` and they are as C has drawn them; None: `output` has the ends.
     """
 
     node: Mapping[NodeKey, Int64Array]
@@ -176,6 +178,7 @@ class Subgraph:
     numbered: bool = False
     replayed: Replayed | None = None
     rows: Mapping[str, Int64Array] | None = None
+    ends: Mapping[EdgeKey, Int64Array] | None = None
 
     @property
     def num_nodes(self) -> int:

@@ -158,7 +158,8 @@ class Collate:
                 rows[table.name] = _NONE if numbers is None else numbers
             else:
                 ids = _nodes_of(sample, cast(NodeKey, table.type))
-                if isinstance(sample, Subgraph) and len(ids):  # which a user's sampler may name
+                # A user's sampler or transform may name any.
+                if isinstance(sample, Subgraph) and sample.ends is None and len(ids):
                     _check_range(ids, table)
                 rows[table.name] = ids
         return rows
@@ -341,7 +342,7 @@ class Collate:
     ) -> Int64Array:  # fmt: skip
         """The original numbers of `edge`, which are edges of samples as `sample` is."""
         edges = self._edges_of[type]
-        drawn = isinstance(sample, Sample) or not len(edge)
+        drawn = isinstance(sample, Sample) or sample.ends is not None or not len(edge)
         if not drawn and not 0 <= int(edge.min()) <= int(edge.max()) < edges.num_edges:
             raise ConfigError(
                 f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
@@ -417,6 +418,8 @@ def _edge_index(sample: Sample | Subgraph, type: EdgeKey, empty: Allocate) -> to
     """Both ends of a sample's edges of a type, int64 [2, edges]."""
     if isinstance(sample, Sample):
         return torch.from_numpy(edge_index(sample.row, sample.colptr, empty))
+    if sample.ends is not None and type in sample.ends:
+        return torch.from_numpy(sample.ends[type])
     row, col = sample.output.row, sample.output.col
     if type is not None:
         if type not in row:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -57,6 +57,7 @@ from gnndrive.sampling.samplers._native import (
     Native,
     Relation,
     SamplingOptions,
+    SeededBatch,
     SeedGroup,
 )
 from gnndrive.sampling.samplers.base import Bounds, most
@@ -319,7 +320,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         kind = checked_subgraph_type(subgraph_type, directed)
         self._native = Native()
         self._topologies: Sequence[Topology] | None = None
-        self._key: int | None = None
+        self.key: int | None = None  # what draws depend on; None: torch's random state
+        self._gathered: list[tuple[SeededBatch, Any]] | None = None
         if isinstance(data, Store):
             if kwargs.pop("sample_direction", "forward") != "forward":
                 raise NotImplementedError("a store has in-neighbours only: sample it 'forward'")
@@ -483,8 +485,44 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     def keyed(self, key: int, topologies: Sequence[Topology]) -> NeighborSampler:
         """A copy that draws by `key` alone, on these topologies; it shares all else."""
         other = copy.copy(self)
-        other._key, other._topologies = key, topologies
+        other.key, other._topologies = key, topologies
         return other
+
+    def groups(self, of_edges: bool, topologies: Sequence[Topology]) -> bool:
+        """Whether `gathering` serves for such seeds on these topologies: PyG's code leaves alone
+        what was sampled around them, and C does not wait for neighbours."""
+        return (
+            type(self) is NeighborSampler and self._graph is not None
+            and self.subgraph_type == SubgraphType.directional
+            and not (of_edges and self.disjoint)
+            and bool(topologies) and all(each.csc().indices for each in topologies)
+        )  # fmt: skip
+
+    def gathering(self, topologies: Sequence[Topology]) -> NeighborSampler:
+        """A copy whose samples, each by the `key` that it has then, are empty until
+        `sample_gathered`. Use it in one thread."""
+        other = copy.copy(self)
+        other._topologies, other._gathered = topologies, []
+        return other
+
+    def sample_gathered(self) -> tuple[list[dict[EdgeKey, Int64Array]], Exception | None]:
+        """Sample all that `gathering` has gathered in one call. Returns for each sample both ends
+        of its edges, int64 [2, edges], by type; and why the one behind them could not be drawn."""
+        gathered, edge_types = self._gathered or [], list[EdgeKey]([None])
+        hetero = self.data_type != DataType.homogeneous
+        if hetero:
+            _, edge_types[:] = self._hetero_types
+        relations, nodes = self._relations(hetero)
+        options = SamplingOptions(0, self.replace, self.disjoint, self.temporal_strategy == "last")
+        batches, found = [batch for batch, _ in gathered], list[dict[EdgeKey, Int64Array]]()
+        with self._native.sampled_group(relations, nodes, batches, options) as group:
+            of_nodes = zip(*map(group.nodes, range(len(nodes))), strict=True)
+            of_edges = zip(*map(group.ends, range(len(relations))), strict=True)
+            for (_, out), each, drawn in zip(gathered, of_nodes, of_edges, strict=False):
+                coo = [(*ends, position, per_hop) for ends, position, per_hop in drawn]
+                self._fill(out, each, coo, torch.int64)
+                found.append(dict(zip(edge_types, [ends for ends, _, _ in drawn], strict=True)))
+            return found, group.error
 
     def stop(self) -> None:
         """Make running and later samples end at once with ClosedError."""
@@ -579,14 +617,10 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         **kwargs: Any,
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Sample around `seed`, in PyG's form; replaces PyG's call of pyg-lib."""
-        induced = self.subgraph_type == SubgraphType.induced
         self._load()
-        key = self._batch_key()
-        options = SamplingOptions(
-            key, self.replace, self.disjoint, self.temporal_strategy == "last", induced
-        )
-        relations, nodes = self._relations(isinstance(seed, dict))
+        key, hetero = self._batch_key(), isinstance(seed, dict)
         if isinstance(seed, dict):
+            out: Any = HeteroSamplerOutput({}, {}, {}, {})
             node_types, _ = self._hetero_types
             groups = [
                 SeedGroup(
@@ -596,15 +630,31 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
                 )
                 for name, each in seed.items()
             ]  # fmt: skip
-            with self._native.sampled(relations, nodes, groups, options) as sampled:
-                return self._hetero_output(sampled, induced)
-        groups = [SeedGroup(as_int64(seed), 0, self._seed_time(seed, seed_time, self.node_time))]
+        else:
+            out = SamplerOutput(None, None, None, None)
+            times = self._seed_time(seed, seed_time, self.node_time)
+            groups = [SeedGroup(as_int64(seed), 0, times)]
+        if self._gathered is not None:
+            self._gathered.append((SeededBatch(key, groups), out))
+            return out
+        induced = self.subgraph_type == SubgraphType.induced
+        options = SamplingOptions(
+            key, self.replace, self.disjoint, self.temporal_strategy == "last", induced
+        )
+        relations, nodes = self._relations(hetero)
+        dtype = torch.int64
+        if self._graph is None:
+            arrays = list(self.colptr_dict.values()) if hetero else [self.colptr]
+            dtype = arrays[0].dtype if arrays else dtype
         with self._native.sampled(relations, nodes, groups, options) as sampled:
-            return self._output(sampled, induced)
+            of_nodes = [sampled.nodes(number) for number in range(len(nodes))]
+            of_edges = [self._coo(sampled, number) for number in range(len(relations))]
+            self._fill(out, of_nodes, of_edges, dtype)
+        return out
 
     def _batch_key(self) -> int:
-        if self._key is not None:
-            return self._key
+        if self.key is not None:
+            return self.key
         return int(torch.empty((), dtype=torch.int64).random_().item())
 
     def _seed_time(
@@ -618,51 +668,43 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             )
         return as_times(node_time[seed] if given is None else given)  # type: ignore[index]
 
-    def _output(self, sampled: InScratch, induced: bool) -> SamplerOutput:
-        dtype = torch.int64 if self._graph is not None else self.colptr.dtype
-        node, tree, nodes_per_hop = sampled.nodes(0)
-        row, col, edge, edges_per_hop = self._coo(sampled, 0, dtype)
-        return SamplerOutput(
-            node=as_dtype(torch.from_numpy(node), dtype), row=row, col=col, edge=edge,
-            batch=_batch(tree),
-            num_sampled_nodes=None if induced else list(nodes_per_hop),
-            num_sampled_edges=None if induced else edges_per_hop,
-        )  # fmt: skip
-
-    def _hetero_output(self, sampled: InScratch, induced: bool) -> HeteroSamplerOutput:
-        node_types, edge_types = self._hetero_types
-        arrays = {} if self._graph is not None else self.colptr_dict
-        dtype = next((each.dtype for each in arrays.values()), torch.int64)
-        if self._backward:
-            edge_types = [self.to_restored_edge_type[each] for each in edge_types]
-        node, batch, nodes_per_hop = {}, {}, {}
-        for number, name in enumerate(node_types):
-            found, tree, per_hop = sampled.nodes(number)
-            node[name] = as_dtype(torch.from_numpy(found), dtype)
-            nodes_per_hop[name] = list(per_hop)
-            batch[name] = _batch(tree)
-        row, col, edge, edges_per_hop = {}, {}, {}, {}
-        for number, type in enumerate(edge_types):
-            row[type], col[type], edge[type], edges_per_hop[type] = self._coo(
-                sampled, number, dtype
-            )
-        return HeteroSamplerOutput(
-            node=node, row=row, col=col, edge=edge, batch=batch if self.disjoint else None,
-            num_sampled_nodes=None if induced else nodes_per_hop,
-            num_sampled_edges=None if induced else edges_per_hop,
-        )  # fmt: skip
+    def _fill(
+        self, out: Any, of_nodes: Iterable[Any], of_edges: Iterable[Any], dtype: torch.dtype
+    ) -> None:
+        """Put what was sampled of each type into PyG's form: what `InScratch.nodes` and `_coo`
+        return."""
+        induced = self.subgraph_type == SubgraphType.induced
+        nodes = [
+            (as_dtype(torch.from_numpy(node), dtype), _batch(tree), list(per_hop))
+            for node, tree, per_hop in of_nodes
+        ]
+        edges = [
+            (*(as_dtype(torch.from_numpy(each), dtype) for each in coo), list(per_hop))
+            for *coo, per_hop in of_edges
+        ]
+        if isinstance(out, SamplerOutput):
+            ((out.node, out.batch, nodes_per_hop),) = nodes
+            ((out.row, out.col, out.edge, edges_per_hop),) = edges
+        else:
+            node_types, edge_types = self._hetero_types
+            if self._backward:
+                edge_types = [self.to_restored_edge_type[each] for each in edge_types]
+            out.node, batch, nodes_per_hop = _by_type(node_types, nodes, 3)
+            out.row, out.col, out.edge, edges_per_hop = _by_type(edge_types, edges, 4)
+            out.batch = batch if self.disjoint else None
+        out.num_sampled_nodes = None if induced else nodes_per_hop
+        out.num_sampled_edges = None if induced else edges_per_hop
 
     def _coo(
-        self, sampled: InScratch, number: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+        self, sampled: InScratch, number: int
+    ) -> tuple[Int64Array, Int64Array, Int64Array, tuple[int, ...]]:
         """Row, col and CSC position of a sample's edges of a type, and how many each hop has."""
         row, colptr, edge, per_hop = sampled.edges(number)
         position = np.empty(len(edge), np.int64)
         widen(edge, position)
         ends = edge_index(row, colptr)
-        found = (ends[1], ends[0], position) if self._backward else (ends[0], ends[1], position)
-        first, second, third = (as_dtype(torch.from_numpy(each), dtype) for each in found)
-        return first, second, third, list(per_hop)
+        first, second = ends[::-1] if self._backward else ends
+        return first, second, position, per_hop
 
     @property
     def _backward(self) -> bool:
@@ -676,6 +718,11 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_topologies": None}  # a copy makes its own for C
+
+
+def _by_type(types: Sequence[Any], values: Sequence[Sequence[Any]], fields: int) -> Any:
+    """Dicts by type of the fields of each type's values."""
+    return [dict(zip(types, [each[n] for each in values], strict=True)) for n in range(fields)]
 
 
 def _batch(tree: npt.NDArray[Any] | None) -> Tensor | None:

@@ -14,8 +14,9 @@ the memory for a queued sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -160,16 +161,49 @@ class SubgraphSampler(Sampler):
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Subgraph:
         """See `Sampler.sample`. The user's sampler must be thread-safe."""
-        sampler, given = self._subgraphs.sampler, seeds.given
-        assert given is not None, "the loader's InputNodes or InputEdges set it"
+        sampler = self._subgraphs.sampler
         if self._gnndrive_sampler is not None:
             sampler = self._gnndrive_sampler.keyed(key, topologies)
-        if self._of_edges:
-            negatives = self._subgraphs.negatives
-            keyed = None if negatives is None else KeyedNegatives(negatives, key)
-            out = sampler.sample_from_edges(given(), neg_sampling=keyed)
-        else:
-            out = sampler.sample_from_nodes(given())
+        return self._subgraph(self._output(sampler, seeds, key), sampler)
+
+    def samples(
+        self, seeds: Sequence[Seeds], keys: Sequence[int], topologies: Sequence[Topology]
+    ) -> Iterator[Subgraph]:
+        """See `Sampler.samples`; one call of C samples a group where PyG's code allows it."""
+        own = self._gnndrive_sampler
+        if own is None or len(seeds) == 1 or not own.groups(self._of_edges, topologies):
+            yield from map(self.sample, seeds, keys, repeat(topologies))
+            return
+        sampler, outputs = own.gathering(topologies), list[Any]()
+        error: Exception | None = None
+        for each, key in zip(seeds, keys, strict=True):
+            sampler.key = key
+            try:
+                outputs.append(self._output(sampler, each, key))
+            except Exception as raised:  # at its batch's turn
+                error = raised
+                break
+        ends, failed = sampler.sample_gathered() if outputs else ([], None)
+        for out, of_edges in zip(outputs, ends, strict=False):
+            yield self._subgraph(out, sampler, of_edges)
+        if (error := failed or error) is not None:
+            raise error
+
+    def _output(self, sampler: BaseSampler, seeds: Seeds, key: int) -> Any:
+        given = seeds.given
+        assert given is not None, "the loader's InputNodes or InputEdges set it"
+        if not self._of_edges:
+            return sampler.sample_from_nodes(given())
+        negatives = self._subgraphs.negatives
+        keyed = None if negatives is None else KeyedNegatives(negatives, key)
+        return sampler.sample_from_edges(given(), neg_sampling=keyed)
+
+    def _subgraph(
+        self, out: Any, sampler: BaseSampler, ends: Mapping[EdgeKey, Int64Array] | None = None
+    ) -> Subgraph:
+        """The sample that PyG's form of it is."""
+        if self._subgraphs.excluded or self._subgraphs.transform:
+            ends = None
         if self._subgraphs.excluded is not None:
             out = self._subgraphs.excluded(out)
         if self._subgraphs.transform is not None:
@@ -195,7 +229,7 @@ class SubgraphSampler(Sampler):
             count = len(out.row)
         if count * self._subgraphs.edge_temporaries >= HOLES_BYTES_MIN:
             return_free_memory()
-        return Subgraph(node, edge, count, out, numbered=self._gnndrive_sampler is None)
+        return Subgraph(node, edge, count, out, numbered=self._gnndrive_sampler is None, ends=ends)
 
     def stop(self) -> None:
         """See `Sampler.stop`; does not stop the user's sampler."""

@@ -4,11 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 import gnndrive
 from gnndrive import NeighborLoader
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Seeds
 from gnndrive.pyg import sampler, subgraph_sampler
+from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
+from gnndrive.sampling.graph import mapped
 
 NODES, EDGES, BATCH = 200, 1_000, 40
 
@@ -43,3 +48,48 @@ def test_what_large_bidirectional_samples_free_is_returned(
     assert not returned  # it makes no such copies
     run("bidirectional")
     assert len(returned) == len(sizes)
+
+
+CITES, HAS = ("paper", "cites", "paper"), ("venue", "has", "paper")
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("type", ["paper", CITES, HAS], ids=str)
+def test_the_samples_of_a_group_are_those_of_its_batches(
+    tmp_path: Path, type: str | tuple[str, str, str], disjoint: bool
+) -> None:
+    """Where one call samples them, and where it cannot; and so is the error of one of them."""
+    draw, data = torch.Generator().manual_seed(0), HeteroData()
+    data["paper"].num_nodes, data["venue"].num_nodes = NODES, NODES // 2
+    for source, name, target in (CITES, HAS):
+        ends = [data[each].num_nodes for each in (source, target)]
+        data[source, name, target].edge_index = torch.stack(
+            [torch.randint(count, (EDGES,), generator=draw) for count in ends]
+        )
+    store = gnndrive.from_data(data, tmp_path / "s.gnn")
+    topologies = [mapped(edges) for edges in store.all_edges()]
+    own, of_edges = sampler.NeighborSampler(store, [3, 2], disjoint=disjoint), type != "paper"
+    negatives = NegativeSampling("binary") if of_edges else None
+    made = SubgraphSampler(SubgraphSampling(own, negatives=negatives), of_edges, type)
+
+    def batch(number: int, ids: torch.Tensor) -> Seeds:
+        one = EdgeSamplerInput(ids, ids, ids.flip(0), None, None, type)
+        given = one if of_edges else NodeSamplerInput(ids, ids, None, type)
+        return Seeds(number, ids.numpy(), ids.numpy(), lambda: given)
+
+    keys, seeds = [7, 8, 9], [batch(number, torch.arange(5) + number) for number in range(3)]
+    alone = [made.sample(one, key, topologies) for one, key in zip(seeds, keys, strict=True)]
+    together = list(made.samples(seeds, keys, topologies))
+    assert [str(each.output) for each in together] == [str(each.output) for each in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert (one.ends is None) == (of_edges and disjoint)
+        for kind, ends in (one.ends or {}).items():
+            assert ends.tolist() == [
+                other.output.row[kind].tolist(),
+                other.output.col[kind].tolist(),
+            ]
+    seeds[1] = batch(1, torch.tensor([NODES]))
+    samples = made.samples(seeds, keys, topologies)
+    assert str(next(samples).output) == str(alone[0].output)
+    with pytest.raises(ConfigError, match=f"seed {NODES} is not a node"):
+        next(samples)

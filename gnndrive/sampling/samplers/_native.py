@@ -328,6 +328,22 @@ class GroupInScratch:
             of_targets = slice(colptr_ends[number], colptr_ends[number + 1])
             yield row[of_edges], colptr[of_targets], edge[of_edges], tuple(per_hop)
 
+    def ends(self, relation: int) -> Iterator[tuple[Int64Array, Int64Array, tuple[int, ...]]]:
+        """Yield for each batch both ends of its edges of a type as places among the sampled nodes,
+        int64 [2, edges]; their CSC positions, int64 [edges]; and the number of edges in each hop;
+        over the memory of the group."""
+        counts = self._counts[:, self._types + relation, 1:]
+        until = _ends(counts.sum(1))
+        ends, position = np.empty(2 * until[-1], np.int64), np.empty(until[-1], np.int64)
+        core = core_for(until[-1])
+        core.gd_group_ends(self._scratch, relation, pointer(ends))
+        core.gd_group_drawn(
+            self._scratch, relation, ffi.NULL, ffi.NULL, address(position), position.itemsize
+        )
+        for begin, end, per_hop in zip(until, until[1:], counts.tolist(), strict=False):
+            own = ends[2 * begin : 2 * end].reshape(2, end - begin)
+            yield own, position[begin:end], tuple(per_hop)
+
 
 def _ends(counts: Int64Array) -> list[int]:
     """0 and where each of the batches ends that have so many entries one behind the other."""
