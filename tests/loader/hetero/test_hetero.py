@@ -56,6 +56,15 @@ def test_a_batch_is_a_part_of_the_graph(make, data, how):
     assert all("batch_size" not in batch[name] for batch in batches for name in set(NODES) - {kind})
 
 
+def test_what_is_set_on_a_batch_is_on_no_other(make):
+    first, second, *_ = make()
+    first["paper"].own = first.own = 1
+    assert "own" not in second
+    assert "own" not in second["paper"]
+    for batch in (first, second):
+        assert all(each._parent() is batch for each in batch.stores)
+
+
 def same(one: HeteroData, other: HeteroData) -> bool:
     return all(torch.equal(one[name].n_id, other[name].n_id) for name in NODES) and all(
         torch.equal(one[edge_type].e_id, other[edge_type].e_id) for edge_type in EDGES
