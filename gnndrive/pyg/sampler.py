@@ -30,7 +30,14 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import widen
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.names import did_you_mean
-from gnndrive.common.records import EdgeKey, EdgeType, IndexPointers, Int64Array, NodeKey
+from gnndrive.common.records import (
+    EdgeKey,
+    EdgeType,
+    IndexPointers,
+    Int64Array,
+    NodeKey,
+    Subgraph,
+)
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.pyg.choices import checked_subgraph_type, checked_temporal_strategy
 from gnndrive.pyg.conversions import (
@@ -505,23 +512,26 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         other._topologies, other._gathered = topologies, []
         return other
 
-    def sample_gathered(self) -> tuple[list[dict[EdgeKey, Int64Array]], Exception | None]:
-        """Sample all that `gathering` has gathered in one call. Returns for each sample both ends
-        of its edges, int64 [2, edges], by type; and why the one behind them could not be drawn."""
-        gathered, edge_types = self._gathered or [], list[EdgeKey]([None])
-        hetero = self.data_type != DataType.homogeneous
+    def sample_gathered(self) -> tuple[list[Subgraph], Exception | None]:
+        """Sample all that `gathering` has gathered in one call. Returns the samples, and why the
+        one behind them could not be drawn."""
+        gathered, found = self._gathered or [], list[Subgraph]()
+        hetero, node_types, edge_types = self.data_type != DataType.homogeneous, [None], [None]
         if hetero:
-            _, edge_types[:] = self._hetero_types
+            node_types, edge_types = self._hetero_types  # type: ignore[assignment]
         relations, nodes = self._relations(hetero)
         options = SamplingOptions(0, self.replace, self.disjoint, self.temporal_strategy == "last")
-        batches, found = [batch for batch, _ in gathered], list[dict[EdgeKey, Int64Array]]()
+        batches = [batch for batch, _ in gathered]
         with self._native.sampled_group(relations, nodes, batches, options) as group:
             of_nodes = zip(*map(group.nodes, range(len(nodes))), strict=True)
             of_edges = zip(*map(group.ends, range(len(relations))), strict=True)
             for (_, out), each, drawn in zip(gathered, of_nodes, of_edges, strict=False):
                 coo = [(*ends, position, per_hop) for ends, position, per_hop in drawn]
                 self._fill(out, each, coo, torch.int64)
-                found.append(dict(zip(edge_types, [ends for ends, _, _ in drawn], strict=True)))
+                (node,) = _by_type(node_types, each, 1)
+                ends, edge = _by_type(edge_types, drawn, 2)
+                count = sum(position.size for _, position, _ in drawn)
+                found.append(Subgraph(node, edge, count, out, ends=ends))
             return found, group.error
 
     def stop(self) -> None:
@@ -721,7 +731,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
 
 def _by_type(types: Sequence[Any], values: Sequence[Sequence[Any]], fields: int) -> Any:
-    """Dicts by type of the fields of each type's values."""
+    """Dicts by type of the first fields of each type's values."""
     return [dict(zip(types, [each[n] for each in values], strict=True)) for n in range(fields)]
 
 

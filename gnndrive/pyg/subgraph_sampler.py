@@ -174,18 +174,18 @@ class SubgraphSampler(Sampler):
         if own is None or len(seeds) == 1 or not own.groups(self._of_edges, topologies):
             yield from map(self.sample, seeds, keys, repeat(topologies))
             return
-        sampler, outputs = own.gathering(topologies), list[Any]()
-        error: Exception | None = None
+        sampler, error = own.gathering(topologies), None
         for each, key in zip(seeds, keys, strict=True):
             sampler.key = key
             try:
-                outputs.append(self._output(sampler, each, key))
+                self._output(sampler, each, key)
             except Exception as raised:  # at its batch's turn
                 error = raised
                 break
-        ends, failed = sampler.sample_gathered() if outputs else ([], None)
-        for out, of_edges in zip(outputs, ends, strict=False):
-            yield self._subgraph(out, sampler, of_edges)
+        found, failed = sampler.sample_gathered()
+        changed = self._subgraphs.excluded is not None or self._subgraphs.transform is not None
+        for sample in found:
+            yield self._subgraph(sample.output, sampler) if changed else sample
         if (error := failed or error) is not None:
             raise error
 
@@ -198,12 +198,7 @@ class SubgraphSampler(Sampler):
         keyed = None if negatives is None else KeyedNegatives(negatives, key)
         return sampler.sample_from_edges(given(), neg_sampling=keyed)
 
-    def _subgraph(
-        self, out: Any, sampler: BaseSampler, ends: Mapping[EdgeKey, Int64Array] | None = None
-    ) -> Subgraph:
-        """The sample that PyG's form of it is."""
-        if self._subgraphs.excluded or self._subgraphs.transform:
-            ends = None
+    def _subgraph(self, out: Any, sampler: BaseSampler) -> Subgraph:
         if self._subgraphs.excluded is not None:
             out = self._subgraphs.excluded(out)
         if self._subgraphs.transform is not None:
@@ -229,7 +224,7 @@ class SubgraphSampler(Sampler):
             count = len(out.row)
         if count * self._subgraphs.edge_temporaries >= HOLES_BYTES_MIN:
             return_free_memory()
-        return Subgraph(node, edge, count, out, numbered=self._gnndrive_sampler is None, ends=ends)
+        return Subgraph(node, edge, count, out, numbered=self._gnndrive_sampler is None)
 
     def stop(self) -> None:
         """See `Sampler.stop`; does not stop the user's sampler."""

@@ -93,3 +93,6 @@ def test_the_samples_of_a_group_are_those_of_its_batches(
     assert str(next(samples).output) == str(alone[0].output)
     with pytest.raises(ConfigError, match=f"seed {NODES} is not a node"):
         next(samples)
+    seeds[0] = Seeds(0, seeds[0].node, seeds[0].node, lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        next(made.samples(seeds, keys, topologies))
