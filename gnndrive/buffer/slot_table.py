@@ -101,6 +101,10 @@ class SlotTable(RowTable):
 
     def probe(self, rows: Int64Array) -> tuple[int, int]:
         """See `RowTable.probe`."""
+        # A slot for each of them, or for each row of the table: then C need not look at every row.
+        fit = len(rows) <= self.available or (self.keeps and not len(self.failures))
+        if fit and len(rows) and 0 <= int(rows.min()) <= int(rows.max()) < self.rows:
+            return 0, 0
         found = ffi.new("gd_admission *")
         code = lib.gd_buffer_probe(self.handle, pointer(rows), len(rows), found)
         return int(code), int(found.deficit)
