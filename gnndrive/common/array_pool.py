@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -109,10 +110,13 @@ class ArrayPool:
     Thread-safe. A block may come back at any moment in any thread. No Python code runs when it
     does, because an exception in a weak reference's callback is swallowed, and that may be a
     Ctrl-C.
+
+    Args:
+        blocks_most: the most blocks at once, in use or spare; further arrays use numpy's memory.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, blocks_most: int = sys.maxsize) -> None:
+        self._lock, self._most = threading.Lock(), blocks_most
         self._spare: list[mmap.mmap] = []
         self._lent: dict[int, _Loan] = {}  # by the block's address
         self._returned: deque[_Loan] = deque()  # not among the spare blocks yet
@@ -126,6 +130,8 @@ class ArrayPool:
         if nbytes < SMALL_BYTES or self._closed:
             return np.empty(shape, dtype)
         block = self._take(_class_bytes(nbytes))
+        if block is None:
+            return np.empty(shape, dtype)
         # Views keep `whole` alive, and only views of it are given out.
         whole = np.frombuffer(block, np.uint8)
         self._lend(whole, block)
@@ -160,7 +166,7 @@ class ArrayPool:
             self._returned.clear()
             self._spare.clear()
 
-    def _take(self, nbytes: int) -> mmap.mmap:
+    def _take(self, nbytes: int) -> mmap.mmap | None:
         with self._lock:
             self._collect()
             sizes = sorted((len(block), number) for number, block in enumerate(self._spare))
@@ -171,6 +177,8 @@ class ArrayPool:
                 if nbytes <= 2 * size <= 2 * nbytes:
                     del self._spare[number]
                     break
+            if len(self._spare) + len(self._lent) >= self._most:
+                return None
         return private_map(nbytes)
 
     def _lend(self, whole: npt.NDArray[Any], block: mmap.mmap) -> None:

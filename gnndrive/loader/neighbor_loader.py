@@ -33,6 +33,7 @@ from gnndrive.loader.arguments import (
 from gnndrive.loader.seeds import checked_input_edges, checked_input_nodes, checked_negatives
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.conversions import with_edge_index_in_memory
+from gnndrive.pyg.in_memory import RowsInMemory
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.pyg.seed_edges import excluded_edges, excluded_in_memory
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
@@ -259,7 +260,7 @@ def checked_data(loader: StoreLoader, arguments: dict[str, Any]) -> tuple[Any, d
     own = {name: arguments[name] for name in OWN_ARGUMENTS}
     if not isinstance(data := opened(arguments["data"]), Store):
         refuse_own(data, own)
-        loader.__dict__.update(own)
+        loader.__dict__.update(own, _rows=RowsInMemory())
         data = with_edge_index_in_memory(data)
     return data, own
 

@@ -51,6 +51,7 @@ from gnndrive.plan.plan import Plan, Planner
 from gnndrive.plan.strategy_costs import Comparison
 from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
+from gnndrive.pyg.in_memory import RowsInMemory
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.samplers.base import batch_key
@@ -73,6 +74,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
     replace: bool
     transform: Callable[[Any], Any] | None
     filter_per_worker: bool | None
+    _rows: RowsInMemory  # of data in memory
     memory: str | int | None  # this and other names of `OWN_ARGUMENTS`
     seed: int | None
     ranks: Any
@@ -552,7 +554,8 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
     def filter_fn(self, out: Any) -> Any:
         """Join a sample with its features and attributes: a Data, on the loader's device."""
         if not self._from_store:
-            return super().filter_fn(out)  # type: ignore[misc]
+            batch = self._rows.batch(self, out)
+            return super().filter_fn(out) if batch is None else batch  # type: ignore[misc]
         return self._collate.from_map(out[0], out[1], self._device[1])
 
     # ---- what torch and copying ask for ----

@@ -51,6 +51,7 @@ _NONE = np.empty(0, np.int64)
 _BINARY = ("edge_label_index", "edge_label", "edge_label_time")
 _TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
 """Names of the metadata of PyG's edge samplers after the input_id: binary, and for triplets."""
+_NO_PAIRS = dict.fromkeys(("edge_label_index", "edge_label_time"))  # deleted of triplets, as in PyG
 
 
 class Collate:
@@ -265,7 +266,7 @@ class Collate:
                 assert number is not None
                 self._join(storage, edges, number, rows, attributes, empty)
         if isinstance(sample, Subgraph):
-            _describe(batch, part, seeds, sample.output)
+            describe(batch, seeds.type, seeds.of_edges, sample.output, part)
         else:
             values = {
                 "num_sampled_nodes": list(sample.num_sampled_nodes),
@@ -499,8 +500,13 @@ def _copied_storage(storage: Any, parent: ref[HeteroData]) -> Any:
     return copied
 
 
-def _describe(batch: Any, part: Callable[[Any], Any], seeds: Seeds, output: Any) -> None:
-    """Add what a sampler's output says; `part`: see `_part`."""
+def describe(
+    batch: Any, type: NodeKey | EdgeKey, of_edges: bool, output: Any,
+    part: Callable[[Any], Any] | None = None,
+) -> None:  # fmt: skip
+    """Add to a batch what PyG's loaders add of the output of a sampler whose seeds are nodes or
+    edges of a type; `part`: see `_part`, None: that."""
+    part = part or partial(_part, batch)
     of_graph = {
         "batch": output.batch,
         "num_sampled_nodes": output.num_sampled_nodes,
@@ -509,30 +515,34 @@ def _describe(batch: Any, part: Callable[[Any], Any], seeds: Seeds, output: Any)
     if isinstance(output, SamplerOutput):
         if output.orig_row is not None and output.orig_col is not None:
             batch._orig_edge_index = torch.stack([output.orig_row, output.orig_col])
-        _set_or_delete(part(None), of_graph | _of_seeds(seeds, output.metadata))
+        values = _of_seeds(of_edges, output.metadata)
+        if "src_index" in values:
+            values |= _NO_PAIRS
+        _set_or_delete(part(None), of_graph | values)
         return
     for name, by_type in of_graph.items():
-        for type, value in (by_type or {}).items():
-            _set_or_delete(part(type), {name: value})
+        for each, value in (by_type or {}).items():
+            _set_or_delete(part(each), {name: value})
     if output.orig_row is not None and output.orig_col is not None:
-        for type, row in output.orig_row.items():
-            batch[type]._orig_edge_index = torch.stack([row, output.orig_col[type]])
-    values = _of_seeds(seeds, output.metadata)
+        for each, row in output.orig_row.items():
+            batch[each]._orig_edge_index = torch.stack([row, output.orig_col[each]])
+    values = _of_seeds(of_edges, output.metadata)
     if "src_index" not in values:
-        _set_or_delete(part(seeds.type), values)
+        _set_or_delete(part(type), values)
         return
-    assert isinstance(seeds.type, tuple)
-    source, _, target = seeds.type
-    batch[seeds.type].input_id = values["input_id"]
+    assert isinstance(type, tuple)
+    source, _, target = type
+    batch[type].input_id = values["input_id"]
     _set_or_delete(part(source), {name: values[name] for name in ("src_index", "seed_time")})
     of_target = ("dst_pos_index", "dst_neg_index", "seed_time")
     _set_or_delete(part(target), {name: values[name] for name in of_target})
+    _set_or_delete(part(type), _NO_PAIRS)
 
 
-def _of_seeds(seeds: Seeds, metadata: Any) -> dict[str, Any]:
+def _of_seeds(of_edges: bool, metadata: Any) -> dict[str, Any]:
     """The attributes of a batch's seeds, from the metadata of a sampler's output."""
     values = {"input_id": metadata[0]}
-    if not seeds.of_edges:
+    if not of_edges:
         return values | {"seed_time": metadata[1], "batch_size": len(metadata[0])}
     names = _BINARY if len(metadata) == len(_BINARY) + 1 else _TRIPLET
     return values | dict(zip(names, metadata[1:], strict=True))

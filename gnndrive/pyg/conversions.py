@@ -27,12 +27,13 @@ _MEND = "correct the edge, or the number of nodes"
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-def select(value: Tensor, dim: int, at: Tensor) -> Tensor:
+def select(value: Tensor, dim: int, at: Tensor, out: Tensor | None = None) -> Tensor:
     """`torch.index_select`, for unsigned integers too."""
     signed = _SIGNED.get(value.dtype)
     if signed is None:
-        return torch.index_select(value, dim, at)
-    return torch.index_select(value.view(signed), dim, at).view(value.dtype)
+        return torch.index_select(value, dim, at, out=out)
+    into = None if out is None else out.view(signed)
+    return torch.index_select(value.view(signed), dim, at, out=into).view(value.dtype)
 
 
 def with_edge_index_in_memory(data: Any) -> Any:

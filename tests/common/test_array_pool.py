@@ -189,3 +189,12 @@ def test_without_glibc_nothing_happens(monkeypatch):
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     return_free_memory()
     memory.share_one_heap()
+
+
+def test_a_pool_keeps_no_more_blocks_than_its_limit():
+    pool = ArrayPool(blocks_most=2)
+    arrays = [pool.empty(LARGE, np.uint8) for _ in range(3)]
+    first = address(arrays[0])
+    del arrays
+    assert pool.spare_bytes < 3 * LARGE
+    assert first in {address(pool.empty(LARGE, np.uint8)) for _ in range(2)}

@@ -1,0 +1,111 @@
+"""Over data in memory batches are those of PyG's classes with gnndrive's sampler, to the last bit,
+also where gnndrive joins or groups them itself."""
+
+import copy
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkLoader, NodeLoader
+
+from gnndrive import LinkNeighborLoader, NeighborLoader
+from tests.loader.batches import assert_same
+
+NODES, EDGES = 3000, 12_000
+GENERATOR = torch.Generator().manual_seed(3)
+FEATURES = torch.rand(NODES, 200, generator=GENERATOR)  # large, so that it is in the pool's memory
+
+
+def ends(sources: int, targets: int) -> torch.Tensor:
+    both = [torch.randint(count, (EDGES,), generator=GENERATOR) for count in (sources, targets)]
+    return torch.stack(both)
+
+
+GRAPH = Data(
+    x=FEATURES, half=FEATURES.to(torch.bfloat16), y=torch.arange(NODES),
+    none=torch.empty(NODES, 0), time=torch.arange(NODES),
+    edge_index=ends(NODES, NODES), edge_attr=torch.rand(EDGES, 2), weight=torch.rand(EDGES),
+    name="graph", mean=torch.rand(1, 5), num_nodes=NODES, seed_time=torch.ones(3),
+)  # fmt: skip
+TYPES = HeteroData(
+    {"a": {"x": FEATURES, "n_id": torch.arange(NODES) + 7},
+     "b": {"y": torch.arange(50), "num_nodes": 50}, "c": {"num_nodes": 9}, "name": "graph"}
+)  # fmt: skip
+TYPES["a", "to", "a"].edge_index, TYPES["b", "to", "a"].edge_index = ends(NODES, NODES), ends(50, 9)
+TYPES["a", "to", "a"].edge_attr, TYPES["a", "of", "c"].edge_index = torch.rand(EDGES), ends(50, 9)
+LABELS = {"edge_label_index": GRAPH.edge_index[:, ::9], "edge_label": torch.arange(EDGES)[::9]}
+
+
+def by_pyg(loader: NeighborLoader | LinkNeighborLoader, **arguments) -> list:
+    """The batches of PyG's class with the loader's sampler."""
+    torch.manual_seed(5)
+    if isinstance(loader, NeighborLoader):
+        return list(NodeLoader(loader.data, loader.node_sampler, **arguments))
+    return list(LinkLoader(loader.data, loader.link_sampler, **arguments))
+
+
+def check(kind, data, fanout, own, shared) -> None:
+    """Raise AssertionError unless the loader has the batches of PyG's class."""
+    loader = kind(data, fanout, **own, **shared)
+    torch.manual_seed(5)
+    mine = list(loader)
+    for one, other in zip(mine, by_pyg(loader, **shared), strict=True):
+        assert [each._key for each in one.stores] == [each._key for each in other.stores]
+        for left, right in zip(one.stores, other.stores, strict=True):
+            assert_same(left, right)
+
+
+SEEDS = {"batch_size": 64, "input_nodes": torch.arange(0, NODES, 4)}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {}, {"replace": True}, {"disjoint": True}, {"subgraph_type": "induced"},
+        {"subgraph_type": "bidirectional"}, {"time_attr": "time"}, {"weight_attr": "weight"},
+    ],
+)  # fmt: skip
+def test_batches_of_a_data(own):
+    check(NeighborLoader, GRAPH, [5, 5], own, SEEDS | {"shuffle": True})
+
+
+@pytest.mark.parametrize("own", [{}, {"disjoint": True}, {"subgraph_type": "induced"}])
+def test_batches_of_a_hetero_data(own):
+    check(NeighborLoader, TYPES, [5, 5], own, SEEDS | {"input_nodes": ("a", None)})
+
+
+@pytest.mark.parametrize("negative", [None, "binary", "triplet"])
+def test_batches_of_seed_edges(negative):
+    data = copy.copy(GRAPH)
+    data.edge_label_index = torch.zeros(3)
+    given = {"batch_size": 100, "neg_sampling": negative} | LABELS
+    if negative == "triplet":
+        del given["edge_label"]
+    check(LinkNeighborLoader, data, [5, 5], {}, given)
+    pairs = ("a", "to", "a"), TYPES["a", "to", "a"].edge_index[:, ::9]
+    check(LinkNeighborLoader, TYPES, [5], {}, given | {"edge_label_index": pairs})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"x": FEATURES.clone().requires_grad_()}, {"x": FEATURES.numpy()},
+        {"a_index": torch.rand(2, NODES)},
+    ],
+)  # fmt: skip
+def test_other_attributes_are_left_to_pyg(other):
+    data = copy.copy(GRAPH)
+    data.update(other)
+    check(NeighborLoader, data, [5, 5], {}, SEEDS)
+
+
+def test_the_next_batch_has_what_is_set_on_the_data():
+    data = copy.copy(GRAPH)
+    data.x = FEATURES.clone()
+    loader = NeighborLoader(data, [5, 5], shuffle=True, **SEEDS)
+    for number, batch in enumerate(loader):
+        assert torch.equal(batch.x, data.x[batch.n_id]), number
+        if number % 3 == 1:
+            data.x[batch.n_id] += 1  # in place
+        if number % 3 == 2:
+            data.x = data.x + 1
