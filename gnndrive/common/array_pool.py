@@ -196,6 +196,9 @@ class ArrayPool:
                 self._spare.append(loan.block)
 
 
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+
+
 @cache  # not a constant: the host service imports this module and never loads torch
 def _numpy_dtypes() -> dict[torch.dtype, np.dtype[Any]]:
     names = ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
@@ -216,9 +219,12 @@ def empty_tensor(empty: Allocate, shape: tuple[int, ...], dtype: torch.dtype) ->
 def divided(whole: _Rows, parts: Iterable[Sized]) -> Iterator[_Rows]:
     """Rows for as many as each of `parts` has, over the memory of `whole`. Those of a tensor on the
     host have a storage of their own, so that saving them does not save the whole."""
-    on_host = isinstance(whole, torch.Tensor) and whole.device.type == "cpu"
-    if isinstance(whole, torch.Tensor) and on_host and whole.dtype in _numpy_dtypes():
-        yield from map(torch.from_numpy, divided(whole.numpy(), parts))
+    if isinstance(whole, torch.Tensor) and whole.device.type == "cpu":
+        if whole.dtype in _numpy_dtypes():
+            yield from map(torch.from_numpy, divided(whole.numpy(), parts))
+        else:
+            bits = divided(whole.view(_BITS[whole.itemsize]), parts)
+            yield from (each.view(whole.dtype) for each in bits)
         return
     begin = 0
     for part in parts:

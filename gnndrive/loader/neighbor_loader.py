@@ -1,8 +1,9 @@
 """`NeighborLoader` and `LinkNeighborLoader`: drop-in replacements of PyTorch Geometric's loaders.
 
 If `data` is a store, the constructor checks the arguments and `StoreLoader` (`store_loader.py`)
-loads batches through GNNDrive's pipeline. If `data` is in memory, PyG's own class does everything,
-with gnndrive's sampler in place of pyg-lib's. Both are `torch.utils.data.DataLoader`s, because
+loads batches through GNNDrive's pipeline. If `data` is in memory, PyG's own class does it, with
+gnndrive's sampler in place of pyg-lib's; where it can, gnndrive joins a batch's rows and makes
+several batches at once (`in_memory.py`). Both are `torch.utils.data.DataLoader`s, because
 frameworks such as Lightning inspect and rebuild those.
 """
 

@@ -37,6 +37,7 @@ from gnndrive.loader.arguments import (
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import VERSION, EpochState, from_state_dict, to_state_dict
+from gnndrive.loader.in_memory import GroupedIterator, comes_in_groups
 from gnndrive.loader.iterator import BatchIterator, Intervals, in_thread
 from gnndrive.loader.ranks import Ranks, check_same, ranks_of_group
 from gnndrive.loader.runtime import Runtime
@@ -62,7 +63,7 @@ from gnndrive.strategies.base import strategy as find_strategy
 
 
 class StoreLoader(torch.utils.data.DataLoader[Any]):
-    """Base class of the public loaders. For data in memory, each method calls PyG's method.
+    """Base class of the public loaders. For data in memory, methods call PyG's.
 
     Attributes:
         epoch: the number of the next epoch, from 0. Its batches depend on `seed` and this number if
@@ -284,6 +285,14 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
     def __aiter__(self) -> Any:
         """The same for `async for`, in any event loop."""
         return self._begin_epoch() if self._from_store else in_thread(super().__iter__())
+
+    def _get_iterator(self) -> Any:
+        """The iterator of an epoch of data in memory; torch's `__iter__` calls this."""
+        own = (self.filter_fn, StoreLoader.filter_fn), (self.collate_fn, StoreLoader.collate_fn)
+        replaced = any(getattr(method, "__func__", None) is not mine for method, mine in own)
+        if replaced or not comes_in_groups(self, self._rows):
+            return super()._get_iterator()
+        return GroupedIterator(self, self._rows)
 
     @named_limit()
     def _begin_epoch(self) -> BatchIterator:

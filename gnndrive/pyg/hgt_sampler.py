@@ -104,7 +104,7 @@ class HGTSampler(NeighborSampler):
         assert isinstance(seed, dict)
         node_types, edge_types = self._hetero_types
         relations, counts = self._relations(hetero=True)
-        key = self._batch_key()
+        key = self.batch_key()
         random = np.random.Philox(key=key % (1 << 64))
         new = [as_int64(seed[name]) if name in seed else _EMPTY[0] for name in node_types]
         nodes, budgets = [_EMPTY[0]] * len(new), [_EMPTY] * len(new)

@@ -10,6 +10,7 @@ into memory that earlier batches have left, and looks at the attributes again on
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.utils.data import get_worker_info
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from gnndrive.common.array_pool import SMALL_BYTES, ArrayPool, empty_tensor
+from gnndrive.common.array_pool import SMALL_BYTES, ArrayPool, divided, empty_tensor
 from gnndrive.pyg.collate import describe
 from gnndrive.pyg.conversions import as_dtype, select
 from gnndrive.pyg.sampler import NeighborSampler
@@ -84,68 +85,87 @@ class RowsInMemory:
 
     def batch(self, loader: Any, out: Any) -> Any:
         """What PyG's `filter_fn` of a loader in memory makes of `out`; None: it is to be called."""
-        data, of_edges = loader.data, hasattr(loader, "link_sampler")
-        sampler = loader.link_sampler if of_edges else loader.node_sampler
-        attributes = self.attributes(data) if isinstance(sampler, NeighborSampler) else []
-        if not attributes:
+        data = loader.data
+        attributes = self.attributes(data)
+        if not attributes or not isinstance(_sampler(loader), NeighborSampler):
             return None
         if loader.transform_sampler_output:
             out = loader.transform_sampler_output(out)
         kind = SamplerOutput if type(data) is Data else HeteroSamplerOutput
         if not isinstance(out, kind):
             raise TypeError(f"{type(loader).__name__} needs a {kind.__name__}, not {type(out)}")
-        batch = copy.copy(data)
-        if isinstance(out, SamplerOutput):
-            self._join(batch._store._mapping, attributes[0], out, sampler.edge_permutation)
-        else:
-            self._join_types(batch, attributes, out, sampler.edge_permutation)
-        describe(batch, loader.input_data.input_type, of_edges, out)
+        (batch,) = self.joined(loader, attributes, [out])
         return batch if loader.transform is None else loader.transform(batch)
 
-    def _join(
-        self, values: dict[str, Any], given: Attributes, out: SamplerOutput, numbers: Any
-    ) -> None:
-        self._join_nodes(values, given, out.node)
-        self._join_edges(values, given, (out.row, out.col, out.edge), numbers)
+    def joined(self, loader: Any, attributes: list[Attributes], outs: Sequence[Any]) -> list[Any]:
+        """The same for samples of several batches, before the transforms. Each has memory of its
+        own as far as torch sees. `attributes`: those of the loader's data."""
+        batches = [copy.copy(loader.data) for _ in outs]
+        numbers, of_edges = _sampler(loader).edge_permutation, hasattr(loader, "link_sampler")
+        for each in attributes:
+            key = each.storage._key
+            if isinstance(loader.data, Data):
+                values = [batch._store._mapping for batch in batches]
+                self._join_nodes(each, values, [out.node for out in outs])
+                edges = [(out.row, out.col, out.edge) for out in outs]
+                self._join_edges(each, values, edges, numbers)
+            elif key is not None:
+                values = [batch[key]._mapping for batch in batches]
+                if isinstance(key, str):
+                    nodes = [out.node.setdefault(key, _NONE) for out in outs]
+                    self._join_nodes(each, values, nodes)
+                else:
+                    edges = [
+                        tuple(by_type.get(key, _NONE) for by_type in (out.row, out.col, out.edge))
+                        for out in outs
+                    ]
+                    self._join_edges(each, values, edges, (numbers or {}).get(key))
+        for batch, out in zip(batches, outs, strict=True):
+            describe(batch, loader.input_data.input_type, of_edges, out)
+        return batches
 
-    def _join_types(
-        self, batch: HeteroData, given: list[Attributes], out: HeteroSamplerOutput, numbers: Any
+    def _join_nodes(
+        self, given: Attributes, values: list[dict[str, Any]], nodes: list[Tensor]
     ) -> None:
-        for each in given:
-            type = each.storage._key
-            if type is None:
-                continue
-            values = batch[type]._mapping
-            if isinstance(type, str):
-                self._join_nodes(values, each, out.node.setdefault(type, _NONE))
-            else:
-                ends = [by_type.get(type, _NONE) for by_type in (out.row, out.col, out.edge)]
-                self._join_edges(values, each, ends, (numbers or {}).get(type))
-
-    def _join_nodes(self, values: dict[str, Any], given: Attributes, node: Tensor) -> None:
-        at = as_dtype(node, torch.int64)
-        for name, value in given.of_nodes:
-            values[name] = self.pick(value, at)
-        if "num_nodes" in values:
-            values["num_nodes"] = len(node)
-        values.setdefault("n_id", node)
+        self._pick(given.of_nodes, values, [as_dtype(node, torch.int64) for node in nodes])
+        for each, node in zip(values, nodes, strict=True):
+            if "num_nodes" in each:
+                each["num_nodes"] = len(node)
+            each.setdefault("n_id", node)
 
     def _join_edges(
-        self, values: dict[str, Any], given: Attributes, edges: Any, numbers: Tensor | None
-    ) -> None:
-        """`edges`: their sources, targets and CSC positions, [n] each; positions may be None."""
-        row, col, edge = edges
-        values["edge_index"] = torch.stack([row, col])
-        if edge is None:
-            for name, _ in given.of_edges:
-                del values[name]
+        self, given: Attributes, values: list[dict[str, Any]], edges: Sequence[Any],
+        numbers: Tensor | None,
+    ) -> None:  # fmt: skip
+        """`edges`: for each batch their sources, targets and CSC positions, [n] each; positions may
+        be None."""
+        for each, (row, col, _) in zip(values, edges, strict=True):
+            each["edge_index"] = torch.stack([row, col])
+        if any(edge is None for _, _, edge in edges):
+            for each in values:
+                for name, _ in given.of_edges:
+                    del each[name]
             return
-        at = numbered(as_dtype(edge, torch.int64), numbers)
-        for name, value in given.of_edges:
-            values[name] = self.pick(value, at)
-        values.setdefault("e_id", at)
+        at = [as_dtype(edge, torch.int64) for _, _, edge in edges]
+        if numbers is not None:
+            whole = torch.index_select(numbers, 0, _one(at))
+            at = [whole] if len(at) == 1 else list(divided(whole, at))
+        self._pick(given.of_edges, values, at)
+        for each, number in zip(values, at, strict=True):
+            each.setdefault("e_id", number)
 
-    def pick(self, value: Tensor, at: Tensor) -> Tensor:
+    def _pick(
+        self, attributes: list[tuple[str, Tensor]], values: list[dict[str, Any]], at: list[Tensor]
+    ) -> None:
+        """Add to the values of each batch the rows `at` of the attributes."""
+        whole = _one(at) if attributes else _NONE
+        for name, value in attributes:
+            rows = self._rows(value, whole)
+            divisions = [rows] if len(at) == 1 else divided(rows, at)
+            for each, own in zip(values, divisions, strict=True):
+                each[name] = own
+
+    def _rows(self, value: Tensor, at: Tensor) -> Tensor:
         """`value[at]`, in memory of the pool if it is large."""
         if len(at) * value[:1].nbytes < SMALL_BYTES:
             return select(value, 0, at)
@@ -153,9 +173,13 @@ class RowsInMemory:
         return select(value, 0, at, out)
 
 
-def numbered(position: Tensor, numbers: Tensor | None) -> Tensor:
-    """The numbers of the edges at these CSC positions, int64 [n]."""
-    return position if numbers is None else torch.index_select(numbers, 0, position)
+def _one(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _sampler(loader: Any) -> Any:
+    """The sampler of a PyG loader, of nodes or links."""
+    return loader.link_sampler if hasattr(loader, "link_sampler") else loader.node_sampler
 
 
 def _attributes(storage: Any) -> Attributes | None:

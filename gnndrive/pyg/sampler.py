@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import repeat
 from operator import is_
 from typing import Any
 
@@ -22,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 from torch_geometric.sampler import NeighborSampler as PyGNeighborSampler
 from torch_geometric.sampler.base import DataType, SubgraphType
 
+from gnndrive.common.array_pool import divided
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import widen
 from gnndrive.common.forks import ForkLock
@@ -628,9 +630,9 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Sample around `seed`, in PyG's form; replaces PyG's call of pyg-lib."""
         self._load()
-        key, hetero = self._batch_key(), isinstance(seed, dict)
+        key, hetero = self.batch_key(), isinstance(seed, dict)
+        out = _empty_output(hetero)
         if isinstance(seed, dict):
-            out: Any = HeteroSamplerOutput({}, {}, {}, {})
             node_types, _ = self._hetero_types
             groups = [
                 SeedGroup(
@@ -641,7 +643,6 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
                 for name, each in seed.items()
             ]  # fmt: skip
         else:
-            out = SamplerOutput(None, None, None, None)
             times = self._seed_time(seed, seed_time, self.node_time)
             groups = [SeedGroup(as_int64(seed), 0, times)]
         if self._gathered is not None:
@@ -652,17 +653,62 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             key, self.replace, self.disjoint, self.temporal_strategy == "last", induced
         )
         relations, nodes = self._relations(hetero)
-        dtype = torch.int64
-        if self._graph is None:
-            arrays = list(self.colptr_dict.values()) if hetero else [self.colptr]
-            dtype = arrays[0].dtype if arrays else dtype
         with self._native.sampled(relations, nodes, groups, options) as sampled:
             of_nodes = [sampled.nodes(number) for number in range(len(nodes))]
             of_edges = [self._coo(sampled, number) for number in range(len(relations))]
-            self._fill(out, of_nodes, of_edges, dtype)
+            self._fill(out, of_nodes, of_edges, self._dtype(hetero))
         return out
 
-    def _batch_key(self) -> int:
+    def _dtype(self, hetero: bool) -> torch.dtype:
+        """That of ids and places in samples."""
+        if self._graph is not None:
+            return torch.int64
+        arrays: list[Tensor] = list(self.colptr_dict.values()) if hetero else [self.colptr]
+        return arrays[0].dtype if arrays else torch.int64
+
+    @property
+    def samples_groups(self) -> bool:
+        """Whether `sample_group` serves for this sampler."""
+        directional = self.subgraph_type == SubgraphType.directional
+        return type(self) is NeighborSampler and self._graph is None and directional
+
+    def sample_group(
+        self, inputs: NodeSamplerInput, parts: Sequence[Sized], keys: Sequence[int]
+    ) -> Iterator[SamplerOutput | HeteroSamplerOutput]:
+        """What `sample_from_nodes` returns for each batch of a group if it draws by its key, or
+        raises at its turn. One call samples all. `inputs`: those of all batches; each has as many
+        as its part."""
+        type, node_time = inputs.input_type, self.node_time
+        if type is not None:
+            node_time = (node_time or {}).get(type)
+        number = 0 if type is None else self._hetero_types[0].index(type)
+        time = self._seed_time(inputs.node, inputs.time, node_time)
+        nodes = divided(as_int64(inputs.node), parts)
+        times = repeat(None) if time is None else divided(time, parts)
+        batches = [
+            SeededBatch(key, [SeedGroup(node, number, time)])
+            for key, node, time in zip(keys, nodes, times, strict=False)
+        ]
+        latest = self.temporal_strategy == "last"
+        options = SamplingOptions(0, self.replace, self.disjoint, latest)
+        relations, counts = self._relations(type is not None)
+        with self._native.sampled_group(relations, counts, batches, options) as group:
+            of_nodes = list(zip(*map(group.nodes, range(len(counts))), strict=True))
+            of_edges = list(zip(*map(group.ends, range(len(relations))), strict=True))
+            error = group.error
+        metadata = [repeat(None) if each is None else divided(each, parts)
+                    for each in (inputs.input_id, inputs.time)]  # fmt: skip
+        for each, drawn, *of_seeds in zip(of_nodes, of_edges, *metadata, strict=False):
+            out = _empty_output(type is not None)
+            coo = [(*ends[:: -1 if self._backward else 1], *rest) for ends, *rest in drawn]
+            self._fill(out, each, coo, self._dtype(type is not None))
+            out.metadata = tuple(of_seeds)
+            yield out
+        if error is not None:
+            raise error
+
+    def batch_key(self) -> int:
+        """The key of the next batch, drawn from torch's generator."""
         if self.key is not None:
             return self.key
         return int(torch.empty((), dtype=torch.int64).random_().item())
@@ -728,6 +774,10 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_topologies": None}  # a copy makes its own for C
+
+
+def _empty_output(hetero: bool) -> Any:
+    return HeteroSamplerOutput({}, {}, {}, {}) if hetero else SamplerOutput(*4 * [None])
 
 
 def _by_type(types: Sequence[Any], values: Sequence[Sequence[Any]], fields: int) -> Any:

@@ -8,7 +8,8 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader
 
-from gnndrive import LinkNeighborLoader, NeighborLoader
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader
+from gnndrive.loader.in_memory import GroupedIterator
 from tests.loader.batches import assert_same
 
 NODES, EDGES = 3000, 12_000
@@ -109,3 +110,80 @@ def test_the_next_batch_has_what_is_set_on_the_data():
             data.x[batch.n_id] += 1  # in place
         if number % 3 == 2:
             data.x = data.x + 1
+
+
+# ---- groups
+
+
+def in_groups(loader) -> bool:
+    return isinstance(iter(loader), GroupedIterator)
+
+
+class OwnFilter(NeighborLoader):
+    def filter_fn(self, out):
+        return out.node
+
+
+def test_what_does_not_come_in_groups():
+    assert in_groups(NeighborLoader(GRAPH, [5], **SEEDS))
+    for own in (
+        {"transform_sampler_output": lambda out: out}, {"subgraph_type": "induced"},
+        {"subgraph_type": "bidirectional"}, {"batch_size": None}, {"filter_per_worker": False},
+    ):  # fmt: skip
+        assert not in_groups(NeighborLoader(GRAPH, [5], **SEEDS | own)), own
+    assert not in_groups(OwnFilter(GRAPH, [5], **SEEDS))
+
+
+def test_every_batch_has_memory_of_its_own():
+    for batch in NeighborLoader(GRAPH, [5, 5], **SEEDS):
+        for name, value in batch.to_dict().items():
+            if isinstance(value, torch.Tensor):
+                assert value.untyped_storage().nbytes() == value.nbytes, name
+
+
+def test_a_seed_that_is_no_node_is_refused_at_its_batchs_turn():
+    nodes = torch.arange(80)
+    nodes[42] = NODES  # in the second batch of the third group
+    batches, seen = iter(NeighborLoader(GRAPH, [5], nodes, batch_size=10)), []
+    for number in range(8):
+        if number == 4:
+            with pytest.raises(ConfigError, match=f"seed {NODES} is not a node"):
+                next(batches)
+        else:
+            seen += next(batches).input_id.tolist()
+    assert seen == [*range(40), *range(50, 80)]
+    assert next(batches, None) is None
+
+
+def test_a_transform_is_called_at_its_batchs_turn():
+    turn = []
+    loader = NeighborLoader(GRAPH, [5], transform=lambda batch: (batch, list(turn)), **SEEDS)
+    for number, (_, turns) in enumerate(loader):
+        assert turns == list(range(number))
+        turn.append(number)
+
+
+@pytest.mark.parametrize("kind", ["sampler", "batch_sampler"])
+def test_a_sampler_of_the_users_is_not_asked_ahead(kind):
+    asked = []
+
+    def positions():
+        for number in range(40):
+            asked.append(number)
+            yield -1 - number if kind == "sampler" else [-1 - number]  # from the end, as in PyG
+
+    class Positions:
+        __iter__ = staticmethod(positions)
+
+    loader = NeighborLoader(GRAPH, [5], **{kind: Positions()})
+    for number, batch in enumerate(loader):
+        assert batch.n_id[0] == NODES - 1 - number
+        assert len(asked) <= number + 1
+
+
+def test_two_iterators_at_once():
+    loader = NeighborLoader(GRAPH, [-1], batch_size=100)
+    alone = list(loader)
+    for one, two, expected in zip(loader, loader, alone, strict=True):
+        assert_same(one, expected)
+        assert_same(two, expected)

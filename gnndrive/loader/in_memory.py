@@ -1,0 +1,131 @@
+"""`GroupedIterator`: makes several consecutive batches of data in memory at once.
+
+A small batch is little work for C and much for Python. One call samples a group of batches, and one
+copies the rows of each attribute. This happens in the thread that iterates, in the call of `next`
+that finds no batch ready. Each batch is what PyG's class makes with gnndrive's sampler. Its key is
+drawn from torch's generator as there, but with those of the other batches of its group.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+
+from gnndrive.plan.choice import GROUP_MAX, GROUP_ROWS
+from gnndrive.pyg.in_memory import Attributes, RowsInMemory
+from gnndrive.pyg.sampler import NeighborSampler
+
+GROUP_BYTES = 32 << 20  # of a group's batches; copying more takes longer than what groups save
+
+
+def comes_in_groups(loader: Any, rows: RowsInMemory) -> bool:
+    """Whether `GroupedIterator` serves for this loader over data in memory, which PyG's class
+    serves otherwise."""
+    sampler = getattr(loader, "node_sampler", None)
+    return (
+        isinstance(sampler, NeighborSampler)
+        and sampler.samples_groups
+        and loader.num_workers == 0
+        and loader.batch_sampler is not None
+        and loader.transform_sampler_output is None
+        and bool(loader.filter_per_worker and rows.attributes(loader.data))
+    )
+
+
+class GroupedIterator(_SingleProcessDataLoaderIter):
+    """torch's iterator, whose batches are made in groups.
+
+    The first group is one batch, and each has twice as many batches as the one before, up to a
+    limit. A batch is made again by PyG's way if the data was changed after its group was made.
+    """
+
+    def __init__(self, loader: Any, rows: RowsInMemory) -> None:
+        super().__init__(loader)
+        self._loader, self._rows = loader, rows
+        torchs = type(loader.sampler) in (RandomSampler, SequentialSampler)
+        torchs = torchs and type(loader.batch_sampler) is BatchSampler
+        self._size, self._most = 1, GROUP_MAX if torchs else 1  # a user's is not asked ahead
+        # The positions of seeds, and the keys, of batches to be made.
+        self._drawn: deque[tuple[list[int], int]] = deque()
+        # Samples, and batches made of them, or None; or the error at its batch's turn.
+        self._made: deque[tuple[Any, Any] | Exception] = deque()
+        self._attributes: list[Attributes] = []  # that the batches were made of
+        self._versions: list[list[int]] = []
+
+    def _next_data(self) -> Any:
+        if not self._made:
+            if not self._drawn:
+                self._draw()
+            with torch.inference_mode(False):  # a batch may be used outside, too
+                self._make()
+        made = self._made.popleft()
+        if isinstance(made, Exception):
+            raise made
+        out, batch = made
+        current = self._rows.attributes(self._loader.data) is self._attributes
+        if batch is None or not current or self._versions != _versions(self._attributes):
+            self._size = 1
+            batch = self._loader.filter_fn(out)
+        elif self._loader.transform is not None:
+            batch = self._loader.transform(batch)
+        if self._pin_memory:
+            return pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
+        return batch
+
+    def _draw(self) -> None:
+        """Draw seeds and keys of the next batches; StopIteration: there are none."""
+        for _ in range(self._size):
+            try:
+                index = self._next_index()  # type: ignore[no-untyped-call]
+            except StopIteration:
+                if self._drawn:
+                    break
+                raise
+            if self._most == 1:
+                index = [self._dataset[each] for each in index]
+            self._drawn.append((index, self._loader.node_sampler.batch_key()))
+
+    def _make(self) -> None:
+        """Make the batches that were drawn, up to one that cannot be sampled."""
+        loader, outs, error = self._loader, list[Any](), None
+        parts, keys = zip(*self._drawn, strict=True)
+        try:
+            inputs = loader.input_data[list(chain.from_iterable(parts))]
+            for out in loader.node_sampler.sample_group(inputs, parts, keys):
+                outs.append(out)
+        except Exception as raised:
+            error = raised
+        batches: list[Any] = [None] * len(outs)
+        self._attributes = self._rows.attributes(loader.data)
+        self._versions = _versions(self._attributes)
+        if self._attributes and outs:
+            with suppress(Exception):  # `filter_fn` raises it at its batch's turn
+                batches = self._rows.joined(loader, self._attributes, outs)
+        self._made.extend(zip(outs, batches, strict=True))
+        if error is not None:
+            self._made.append(error)
+        for _ in range(len(self._made)):
+            self._drawn.popleft()
+        if batches and batches[0] is not None:
+            self._size = min(2 * self._size, self._most, _group_size(outs[0], batches[0]))
+
+
+def _group_size(out: Any, batch: Any) -> int:
+    """How many batches of about the size of this one, made of `out`, make a group."""
+    nodes = out.node.values() if isinstance(out.node, dict) else [out.node]
+    values = [value for storage in batch.stores for value in storage.values()]
+    nbytes = sum(value.nbytes for value in values if isinstance(value, Tensor))
+    most = min(GROUP_ROWS // max(sum(map(len, nodes)), 1), GROUP_BYTES // max(nbytes, 1))
+    return max(most, 1)
+
+
+def _versions(attributes: list[Attributes]) -> list[list[int]]:
+    return [each.versions for each in attributes]
