@@ -19,11 +19,11 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from gnndrive.plan.choice import GROUP_MAX, GROUP_ROWS
+from gnndrive.plan.choice import GROUP_MAX
 from gnndrive.pyg.in_memory import Attributes, RowsInMemory
 from gnndrive.pyg.sampler import NeighborSampler
 
-GROUP_BYTES = 32 << 20  # of a group's batches; copying more takes longer than what groups save
+GROUP_BYTES = 32 << 20  # of a group's batches, which take some 10 ms
 
 
 def comes_in_groups(loader: Any, rows: RowsInMemory) -> bool:
@@ -50,9 +50,9 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
     def __init__(self, loader: Any, rows: RowsInMemory) -> None:
         super().__init__(loader)
         self._loader, self._rows = loader, rows
-        torchs = type(loader.sampler) in (RandomSampler, SequentialSampler)
-        torchs = torchs and type(loader.batch_sampler) is BatchSampler
-        self._size, self._most = 1, GROUP_MAX if torchs else 1  # a user's is not asked ahead
+        torchs = type(loader.batch_sampler) is BatchSampler
+        torchs = torchs and type(loader.sampler) in (RandomSampler, SequentialSampler)
+        self._size, self._ahead = 1, torchs  # a sampler of the user's is not asked ahead
         # The positions of seeds, and the keys, of batches to be made.
         self._drawn: deque[tuple[list[int], int]] = deque()
         # Samples, and batches made of them, or None; or the error at its batch's turn.
@@ -89,7 +89,7 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
                 if self._drawn:
                     break
                 raise
-            if self._most == 1:
+            if not self._ahead:
                 index = [self._dataset[each] for each in index]
             self._drawn.append((index, self._loader.node_sampler.batch_key()))
 
@@ -114,17 +114,15 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
             self._made.append(error)
         for _ in range(len(self._made)):
             self._drawn.popleft()
-        if batches and batches[0] is not None:
-            self._size = min(2 * self._size, self._most, _group_size(outs[0], batches[0]))
+        if self._ahead and batches and batches[0] is not None:
+            self._size = min(2 * self._size, _group_size(batches[0]))
 
 
-def _group_size(out: Any, batch: Any) -> int:
-    """How many batches of about the size of this one, made of `out`, make a group."""
-    nodes = out.node.values() if isinstance(out.node, dict) else [out.node]
+def _group_size(batch: Any) -> int:
+    """How many batches of about the size of this one make a group."""
     values = [value for storage in batch.stores for value in storage.values()]
     nbytes = sum(value.nbytes for value in values if isinstance(value, Tensor))
-    most = min(GROUP_ROWS // max(sum(map(len, nodes)), 1), GROUP_BYTES // max(nbytes, 1))
-    return max(most, 1)
+    return max(min(GROUP_MAX, GROUP_BYTES // max(nbytes, 1)), 1)
 
 
 def _versions(attributes: list[Attributes]) -> list[list[int]]:
