@@ -34,7 +34,7 @@ _PAGE_BYTES = 4096
 _HUGE_BYTES = 2 << 20
 _MADV_WIPEONFORK = 18  # Linux; Python's mmap does not name it
 
-_Rows = TypeVar("_Rows", torch.Tensor, npt.NDArray[Any])
+_Rows = TypeVar("_Rows", "torch.Tensor", "npt.NDArray[Any]")  # torch is imported when it is used
 Allocate: TypeAlias = Callable[[Any, Any], npt.NDArray[Any]]
 """(shape, dtype) → an array of arbitrary content; `numpy.empty` is one."""
 
@@ -196,9 +196,6 @@ class ArrayPool:
                 self._spare.append(loan.block)
 
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
-
-
 @cache  # not a constant: the host service imports this module and never loads torch
 def _numpy_dtypes() -> dict[torch.dtype, np.dtype[Any]]:
     names = ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
@@ -223,8 +220,8 @@ def divided(whole: _Rows, parts: Iterable[Sized]) -> Iterator[_Rows]:
         if whole.dtype in _numpy_dtypes():
             yield from map(torch.from_numpy, divided(whole.numpy(), parts))
         else:
-            bits = divided(whole.view(_BITS[whole.itemsize]), parts)
-            yield from (each.view(whole.dtype) for each in bits)
+            bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[whole.itemsize]
+            yield from (each.view(whole.dtype) for each in divided(whole.view(bits), parts))
         return
     begin = 0
     for part in parts:
