@@ -69,16 +69,21 @@ static void copy_kept(void *out, const gd_kept *kept, size_t width) {
     if (out && kept->count) memcpy(out, kept->item, (size_t)kept->count * width);
 }
 
+/* Whether a batch has a result; else there may be no `found` and `drawn` of the job's types. */
+static int kept_any(const gd_sampler *s) { return s->kept_counts.count > 0; }
+
 void gd_group_counts(const gd_sampler *s, int64_t *out) {
     copy_kept(out, &s->kept_counts, sizeof *out);
 }
 
 void gd_group_found(const gd_sampler *s, int32_t type, int64_t *node, int32_t *tree) {
+    if (!kept_any(s)) return;
     copy_kept(node, &s->found[type].kept_node, sizeof *node);
     if (s->job.disjoint) copy_kept(tree, &s->found[type].kept_tree, sizeof *tree);
 }
 
 void gd_group_ends(const gd_sampler *s, int32_t edge_type, int64_t *ends) {
+    if (!kept_any(s)) return;
     const gd_sampling *const job = &s->job;
     const gd_drawn *const d = &s->drawn[edge_type];
     const int64_t of_type = job->hops + 1, types = job->node_type_count;
@@ -100,6 +105,7 @@ void gd_group_ends(const gd_sampler *s, int32_t edge_type, int64_t *ends) {
 
 void gd_group_drawn(const gd_sampler *s, int32_t edge_type, int32_t *row, int32_t *colptr,
                     void *edge, int32_t edge_bytes) {
+    if (!kept_any(s)) return;
     const gd_drawn *const d = &s->drawn[edge_type];
     copy_kept(row, &d->kept_row, sizeof *row);
     copy_kept(colptr, &d->kept_colptr, sizeof *colptr);

@@ -9,7 +9,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 
 import gnndrive
 from gnndrive import NeighborLoader
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.records import Seeds
 from gnndrive.pyg import sampler, subgraph_sampler
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
@@ -93,6 +93,9 @@ def test_the_samples_of_a_group_are_those_of_its_batches(
     assert str(next(samples).output) == str(alone[0].output)
     with pytest.raises(ConfigError, match=f"seed {NODES} is not a node"):
         next(samples)
+    made.stop()
+    with pytest.raises(ClosedError):
+        next(made.samples(seeds, keys, topologies))
     seeds[0] = Seeds(0, seeds[0].node, seeds[0].node, lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         next(made.samples(seeds, keys, topologies))

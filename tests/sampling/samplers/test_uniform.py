@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 import gnndrive
-from gnndrive.common.errors import BatchTooLarge, ConfigError, StoreError
+from gnndrive.common.errors import BatchTooLarge, ClosedError, ConfigError, StoreError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Sample, Seeds
 from gnndrive.sampling import degrees as module
@@ -337,6 +337,9 @@ def test_the_samples_of_a_group_are_those_of_its_batches(sampling):
     assert [next(samples).num_sampled_nodes[0] for _ in range(2)] == [10, 10]
     with pytest.raises(ConfigError, match="seed 300 is not a node"):
         next(samples)
+    sampler.stop()
+    with pytest.raises(ClosedError):
+        next(sampler.samples(seeds, keys, [topology]))
 
 
 def test_damage_and_limits_end_a_sample_with_shared_numbers():
