@@ -44,7 +44,7 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
     """torch's iterator, whose batches are made in groups.
 
     The first group is one batch, and each has twice as many batches as the one before, up to a
-    limit. A batch is made again by PyG's way if the data was changed after its group was made.
+    limit. A batch is made again by PyG's way if torch changed the data after its group was made.
     """
 
     def __init__(self, loader: Any, rows: RowsInMemory) -> None:
@@ -58,7 +58,7 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
         # Samples, and batches made of them, or None; or the error at its batch's turn.
         self._made: deque[tuple[Any, Any] | Exception] = deque()
         self._attributes: list[Attributes] = []  # that the batches were made of
-        self._versions: list[list[int]] = []
+        self._versions: list[list[tuple[int, int]]] = []
 
     def _next_data(self) -> Any:
         if not self._made:
@@ -125,5 +125,5 @@ def _group_size(batch: Any) -> int:
     return max(min(GROUP_MAX, GROUP_BYTES // max(nbytes, 1)), 1)
 
 
-def _versions(attributes: list[Attributes]) -> list[list[int]]:
+def _versions(attributes: list[Attributes]) -> list[list[tuple[int, int]]]:
     return [each.versions for each in attributes]

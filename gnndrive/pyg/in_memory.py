@@ -46,16 +46,19 @@ class Attributes:
 
     @property
     def current(self) -> bool:
-        """Whether the storage has the same attributes still."""
+        """Whether the storage has the same attributes still, and rows can be copied still."""
         now: dict[str, Any] = self.storage._mapping
-        return len(now) == len(self.all) and all(
-            now.get(name) is value for name, value in self.all.items()
+        return (
+            len(now) == len(self.all)
+            and all(now.get(name) is value for name, value in self.all.items())
+            and all(_is_plain(value) for _, value in (*self.of_nodes, *self.of_edges))
         )
 
     @property
-    def versions(self) -> list[int]:
-        """Numbers that change when rows are written in place."""
-        return [value._version for _, value in (*self.of_nodes, *self.of_edges)]
+    def versions(self) -> list[tuple[int, int]]:
+        """Numbers that change when torch writes rows in place, or gives a tensor other memory."""
+        rows = (*self.of_nodes, *self.of_edges)
+        return [(value._version, value.data_ptr()) for _, value in rows]
 
 
 class RowsInMemory:

@@ -110,6 +110,14 @@ def test_the_next_batch_has_what_is_set_on_the_data():
             data.x[batch.n_id] += 1  # in place
         if number % 3 == 2:
             data.x = data.x + 1
+    data.x = FEATURES.clone()
+    for number, batch in enumerate(loader):
+        assert torch.equal(batch.x, data.x[batch.n_id]), number
+        assert batch.x.requires_grad == (number > 6)
+        if number == 3:
+            data.x.data = data.x.data + 1
+        if number == 6:
+            data.x.requires_grad_()
 
 
 # ---- groups
