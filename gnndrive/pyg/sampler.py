@@ -504,7 +504,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             type(self) is NeighborSampler and self._graph is not None
             and self.subgraph_type == SubgraphType.directional
             and not (of_edges and self.disjoint)
-            and bool(topologies) and all(each.csc().indices for each in topologies)
+            and all(each.csc().indices for each in topologies)
         )  # fmt: skip
 
     def gathering(self, topologies: Sequence[Topology]) -> NeighborSampler:
@@ -525,9 +525,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         options = SamplingOptions(0, self.replace, self.disjoint, self.temporal_strategy == "last")
         batches = [batch for batch, _ in gathered]
         with self._native.sampled_group(relations, nodes, batches, options) as group:
-            of_nodes = zip(*map(group.nodes, range(len(nodes))), strict=True)
-            of_edges = zip(*map(group.ends, range(len(relations))), strict=True)
-            for (_, out), each, drawn in zip(gathered, of_nodes, of_edges, strict=False):
+            for (_, out), (each, drawn) in zip(gathered, group.samples(), strict=False):
                 coo = [(*ends, position, per_hop) for ends, position, per_hop in drawn]
                 self._fill(out, each, coo, torch.int64)
                 (node,) = _by_type(node_types, each, 1)
@@ -693,12 +691,10 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         options = SamplingOptions(0, self.replace, self.disjoint, latest)
         relations, counts = self._relations(type is not None)
         with self._native.sampled_group(relations, counts, batches, options) as group:
-            of_nodes = list(zip(*map(group.nodes, range(len(counts))), strict=True))
-            of_edges = list(zip(*map(group.ends, range(len(relations))), strict=True))
-            error = group.error
+            samples, error = list(group.samples()), group.error
         metadata = [repeat(None) if each is None else divided(each, parts)
                     for each in (inputs.input_id, inputs.time)]  # fmt: skip
-        for each, drawn, *of_seeds in zip(of_nodes, of_edges, *metadata, strict=False):
+        for (each, drawn), *of_seeds in zip(samples, *metadata, strict=False):
             out = _empty_output(type is not None)
             coo = [(*ends[:: -1 if self._backward else 1], *rest) for ends, *rest in drawn]
             self._fill(out, each, coo, self._dtype(type is not None))

@@ -149,6 +149,11 @@ def test_every_batch_has_memory_of_its_own():
                 assert value.untyped_storage().nbytes() == value.nbytes, name
 
 
+def test_groups_without_edges():
+    data = HeteroData({"a": {"x": FEATURES}})
+    check(NeighborLoader, data, [5], {}, {"batch_size": 64, "input_nodes": "a"})
+
+
 def test_a_seed_that_is_no_node_is_refused_at_its_batchs_turn():
     nodes = torch.arange(80)
     nodes[42] = NODES  # in the second batch of the third group

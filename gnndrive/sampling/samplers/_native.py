@@ -344,6 +344,14 @@ class GroupInScratch:
             own = ends[2 * begin : 2 * end].reshape(2, end - begin)
             yield own, position[begin:end], tuple(per_hop)
 
+    def samples(self) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Yield for each batch what `nodes` yields of each node type, and what `ends` yields of
+        each edge type."""
+        nodes = [list(self.nodes(type)) for type in range(self._types)]
+        ends = [list(self.ends(relation)) for relation in range(len(self._relations))]
+        for batch in range(len(self)):
+            yield [each[batch] for each in nodes], [each[batch] for each in ends]
+
 
 def _ends(counts: Int64Array) -> list[int]:
     """0 and where each of the batches ends that have so many entries one behind the other."""
