@@ -36,8 +36,9 @@ HARDLY_MORE, HARDLY_MORE_BYTES = 0.1, 32 << 20
 SHORT_DEPTH = 32  # io_depth with which a refusal names the least memory, too,
 PAYS = 0.8  # if that takes at most so much of it
 MEMORY_MAX = 1 << 50
-GROUP_ROWS, GROUP_MAX = 1 << 15, 32  # of a group of batches: 10 ms of work for a thread
+GROUP_ROWS, GROUP_MAX = 1 << 17, 32  # of a group of batches: some ten milliseconds of work
 GROUP_COST = 1 / 32  # the most that groups take of memory=, or of the feature buffer
+GROUP_BYTES = 32 << 20  # beside buffer=; more only if that is more
 GROUPS_HELD = 8  # that the feature buffer holds at least
 _BEFORE_PLAN = ". With that it uses"  # the end of a refusal's sentence
 
@@ -78,8 +79,8 @@ def make_planner(request: PlanRequest) -> Planner:
 
 
 def in_groups(planner: Planner, request: PlanRequest) -> Planner:
-    """The planner for groups of some thousand rows, if they leave the feature buffer about as it
-    is. Ranks that share a buffer take turns batch by batch, what is known ahead is known by
+    """The planner for groups of up to `GROUP_ROWS` rows, if they leave the feature buffer about as
+    it is. Ranks that share a buffer take turns batch by batch, what is known ahead is known by
     batch, and on a GPU groups were not measured."""
     shape = planner.shape
     if shape.on_device or shape.shared or request.ahead is not None:
@@ -98,10 +99,10 @@ def in_groups(planner: Planner, request: PlanRequest) -> Planner:
 def _costs_little(count: int, plan: Plan, before: Plan) -> bool:
     """Whether groups of so many batches leave the feature buffer about as large, so that several of
     them fit into it, and the memory that a second iterator needs."""
-    if plan.memory is not None:
-        more = (plan.host_bytes - plan.buffer_bytes) - (before.host_bytes - before.buffer_bytes)
-        if more > GROUP_COST * plan.memory:
-            return False
+    more = (plan.host_bytes - plan.buffer_bytes) - (before.host_bytes - before.buffer_bytes)
+    most = max(plan.buffer_bytes, GROUP_BYTES)
+    if more > (most if plan.memory is None else GROUP_COST * plan.memory):
+        return False
     return all(
         table.slots >= table.rows
         or (
