@@ -115,14 +115,15 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
         for _ in range(len(self._made)):
             self._drawn.popleft()
         if self._ahead and batches and batches[0] is not None:
-            self._size = min(2 * self._size, _group_size(batches[0]))
+            self._size = min(2 * self._size, _group_size(batches[0], self._attributes))
 
 
-def _group_size(batch: Any) -> int:
+def _group_size(batch: Any, attributes: list[Attributes]) -> int:
     """How many batches of about the size of this one make a group."""
+    shared = {id(value) for each in attributes for value in each.all.values()}
     values = [value for storage in batch.stores for value in storage.values()]
-    nbytes = sum(value.nbytes for value in values if isinstance(value, Tensor))
-    return max(min(GROUP_MAX, GROUP_BYTES // max(nbytes, 1)), 1)
+    own = [each for each in values if isinstance(each, Tensor) and id(each) not in shared]
+    return max(min(GROUP_MAX, GROUP_BYTES // max(sum(each.nbytes for each in own), 1)), 1)
 
 
 def _versions(attributes: list[Attributes]) -> list[list[tuple[int, int]]]:

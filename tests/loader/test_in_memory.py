@@ -149,6 +149,12 @@ def test_every_batch_has_memory_of_its_own():
                 assert value.untyped_storage().nbytes() == value.nbytes, name
 
 
+def test_groups_with_a_sparse_tensor_of_the_whole_graph():
+    data = copy.copy(GRAPH)
+    data.eye = torch.eye(3).to_sparse()
+    assert all(batch.eye is data.eye for batch in NeighborLoader(data, [5, 5], **SEEDS))
+
+
 def test_groups_without_edges():
     data = HeteroData({"a": {"x": FEATURES}})
     check(NeighborLoader, data, [5], {}, {"batch_size": 64, "input_nodes": "a"})
