@@ -204,9 +204,13 @@ class SlotTable(RowTable):
             return
         failed = np.ascontiguousarray(stretch.failures["slot"])
         check(lib.gd_buffer_fail(self.handle, pointer(failed), len(failed)), "fail")
+        self.may_fail()
+        self.failures[failed] = stretch.failures
+
+    def may_fail(self) -> None:
+        """Rows have failed: their slots may be held."""
         if not len(self.failures):
             self.failures = np.zeros(self.slots, FAILURE)
-        self.failures[failed] = stretch.failures
 
     def release(self, alias: Int32Array) -> None:
         """Give back one reference to each slot of `alias`, int32 [n]. A slot that is still loading
@@ -253,6 +257,7 @@ class SlotHold(RowHold):
         """See `RowHold.fail_unfetched`."""
         if self.loads is not None:
             slots = self.loads[1]
+            self.table.may_fail()
             check(lib.gd_buffer_fail(self.table.handle, pointer(slots), len(slots)), "fail")
 
     def settled(self) -> bool:
