@@ -514,10 +514,10 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         other._topologies, other._gathered = topologies, []
         return other
 
-    def sample_gathered(self) -> tuple[list[Subgraph], Exception | None]:
-        """Sample all that `gathering` has gathered in one call. Returns the samples, and why the
-        one behind them could not be drawn."""
-        gathered, found = self._gathered or [], list[Subgraph]()
+    def sample_gathered(self, count: int) -> tuple[list[Subgraph], Exception | None]:
+        """Sample the first `count` that `gathering` has gathered in one call. Returns the samples,
+        and why the one behind them could not be drawn."""
+        gathered, found = (self._gathered or [])[:count], list[Subgraph]()
         hetero, node_types, edge_types = self.data_type != DataType.homogeneous, [None], [None]
         if hetero:
             node_types, edge_types = self._hetero_types  # type: ignore[assignment]
@@ -530,8 +530,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
                 self._fill(out, each, coo, torch.int64)
                 (node,) = _by_type(node_types, each, 1)
                 ends, edge = _by_type(edge_types, drawn, 2)
-                count = sum(position.size for _, position, _ in drawn)
-                found.append(Subgraph(node, edge, count, out, ends=ends))
+                edges = sum(position.size for _, position, _ in drawn)
+                found.append(Subgraph(node, edge, edges, out, ends=ends))
             return found, group.error
 
     def stop(self) -> None:

@@ -174,7 +174,7 @@ class SubgraphSampler(Sampler):
         if own is None or len(seeds) == 1 or not own.groups(self._of_edges, topologies):
             yield from map(self.sample, seeds, keys, repeat(topologies))
             return
-        sampler, error = own.gathering(topologies), None
+        sampler, error, count = own.gathering(topologies), None, 0
         for each, key in zip(seeds, keys, strict=True):
             sampler.key = key
             try:
@@ -182,7 +182,8 @@ class SubgraphSampler(Sampler):
             except Exception as raised:  # at its batch's turn
                 error = raised
                 break
-        found, failed = sampler.sample_gathered()
+            count += 1
+        found, failed = sampler.sample_gathered(count)
         changed = self._subgraphs.excluded is not None or self._subgraphs.transform is not None
         for sample in found:
             yield self._subgraph(sample.output, sampler) if changed else sample
