@@ -20,7 +20,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from gnndrive.plan.choice import GROUP_MAX
-from gnndrive.pyg.in_memory import Attributes, RowsInMemory
+from gnndrive.pyg.in_memory import RowsInMemory, StorageAttributes
 from gnndrive.pyg.sampler import NeighborSampler
 
 GROUP_BYTES = 32 << 20  # of a group's batches, which take some 10 ms
@@ -57,7 +57,7 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
         self._drawn: deque[tuple[list[int], int]] = deque()
         # Samples, and batches made of them, or None; or the error at its batch's turn.
         self._made: deque[tuple[Any, Any] | Exception] = deque()
-        self._attributes: list[Attributes] = []  # that the batches were made of
+        self._attributes: list[StorageAttributes] = []  # that the batches were made of
         self._versions: list[list[tuple[int, int]]] = []
 
     def _next_data(self) -> Any:
@@ -118,7 +118,7 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
             self._size = min(2 * self._size, _group_size(batches[0], self._attributes))
 
 
-def _group_size(batch: Any, attributes: list[Attributes]) -> int:
+def _group_size(batch: Any, attributes: list[StorageAttributes]) -> int:
     """How many batches of about the size of this one make a group."""
     shared = {id(value) for each in attributes for value in each.all.values()}
     values = [value for storage in batch.stores for value in storage.values()]
@@ -126,5 +126,5 @@ def _group_size(batch: Any, attributes: list[Attributes]) -> int:
     return max(min(GROUP_MAX, GROUP_BYTES // max(sum(each.nbytes for each in own), 1)), 1)
 
 
-def _versions(attributes: list[Attributes]) -> list[list[tuple[int, int]]]:
+def _versions(attributes: list[StorageAttributes]) -> list[list[tuple[int, int]]]:
     return [each.versions for each in attributes]

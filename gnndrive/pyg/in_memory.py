@@ -30,7 +30,7 @@ _NONE = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Attributes:
+class StorageAttributes:
     """The attributes of a storage of the data.
 
     Attributes:
@@ -66,12 +66,12 @@ class RowsInMemory:
 
     def __init__(self) -> None:
         self._pool = ArrayPool(BLOCKS_MOST)
-        self._known: tuple[Any, list[Attributes]] = None, []
+        self._known: tuple[Any, list[StorageAttributes]] = None, []
 
     def __reduce__(self) -> Any:
         return RowsInMemory, ()
 
-    def attributes(self, data: Any) -> list[Attributes]:
+    def attributes(self, data: Any) -> list[StorageAttributes]:
         """The attributes of each storage; []: PyG's loader is to join them, or to refuse them."""
         if get_worker_info() is not None:  # where PyG puts rows into shared memory
             return []
@@ -100,7 +100,9 @@ class RowsInMemory:
         (batch,) = self.joined(loader, attributes, [out])
         return batch if loader.transform is None else loader.transform(batch)
 
-    def joined(self, loader: Any, attributes: list[Attributes], outs: Sequence[Any]) -> list[Any]:
+    def joined(
+        self, loader: Any, attributes: list[StorageAttributes], outs: Sequence[Any]
+    ) -> list[Any]:
         """The same for samples of several batches, before the transforms. Each has memory of its
         own as far as torch sees. `attributes`: those of the loader's data."""
         batches = [copy.copy(loader.data) for _ in outs]
@@ -128,7 +130,7 @@ class RowsInMemory:
         return batches
 
     def _join_nodes(
-        self, given: Attributes, values: list[dict[str, Any]], nodes: list[Tensor]
+        self, given: StorageAttributes, values: list[dict[str, Any]], nodes: list[Tensor]
     ) -> None:
         self._pick(given.of_nodes, values, [as_dtype(node, torch.int64) for node in nodes])
         for each, node in zip(values, nodes, strict=True):
@@ -137,7 +139,7 @@ class RowsInMemory:
             each.setdefault("n_id", node)
 
     def _join_edges(
-        self, given: Attributes, values: list[dict[str, Any]], edges: Sequence[Any],
+        self, given: StorageAttributes, values: list[dict[str, Any]], edges: Sequence[Any],
         numbers: Tensor | None,
     ) -> None:  # fmt: skip
         """`edges`: for each batch their sources, targets and CSC positions, [n] each; positions may
@@ -185,9 +187,9 @@ def _sampler(loader: Any) -> Any:
     return loader.link_sampler if hasattr(loader, "link_sampler") else loader.node_sampler
 
 
-def _attributes(storage: Any) -> Attributes | None:
+def _attributes(storage: Any) -> StorageAttributes | None:
     """The attributes of a storage, or None; see `RowsInMemory.attributes`."""
-    found = Attributes(storage, dict(storage._mapping), [], [])
+    found = StorageAttributes(storage, dict(storage._mapping), [], [])
     for name, value in found.all.items():
         if name == "adj_t" or (name == "edge_index" and value.device.type != "cpu"):
             return None
