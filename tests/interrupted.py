@@ -3,6 +3,7 @@ whose finalizers have not run yet."""
 
 import ctypes
 import dis
+import gc
 import signal
 import sys
 import weakref
@@ -60,6 +61,7 @@ def interrupted(call: Callable[[], object], number: int, *places: str) -> bool:
         return partial(print, file=SimpleNamespace(write=partial(next, calls)))
 
     signal.signal(signal.SIGINT, handle)
+    gc.disable()  # a library's callback of a collection would swallow the interrupt
     sys.settrace(enter)
     try:
         kept = call()  # what a finalizer raises is lost, so nothing is dropped here
@@ -67,6 +69,7 @@ def interrupted(call: Callable[[], object], number: int, *places: str) -> bool:
         return True
     finally:
         sys.settrace(None)
+        gc.enable()
         signal.signal(signal.SIGINT, before)
     del kept
     assert left >= 0, "the interrupt was lost"
