@@ -531,9 +531,7 @@ class Lease:
         def copied_from(begin: int) -> None:
             self._loop.call_soon_threadsafe(self.release_tail, table, begin)
 
-        assert table not in self._gathered, "other rows may be in these slots now"
-        self._gathered.add(table)
-        hold = self._holds[table]
+        hold = self._to_gather(table)
         rows, fence = hold.table.memory.gather(hold.alias, dtype, row_shape, copied_from)
         self._fences.append(fence)
         return rows
@@ -542,12 +540,15 @@ class Lease:
         self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]
     ) -> tuple[torch.Tensor, Gathering]:
         """Begin to copy as `gather` does; see `SlotMemory.begin_gather`."""
-        assert table not in self._gathered, "other rows may be in these slots now"
-        self._gathered.add(table)
-        hold = self._holds[table]
+        hold = self._to_gather(table)
         rows, fence, gathering = hold.table.memory.begin_gather(hold.alias, dtype, row_shape)
         self._fences.append(fence)
         return rows, gathering
+
+    def _to_gather(self, table: str) -> RowHold:
+        assert table not in self._gathered, "other rows may be in these slots now"
+        self._gathered.add(table)
+        return self._holds[table]
 
     def holds(self, table: str, begin: int) -> bool:
         """Whether the slots of the table's rows from number `begin` on are held still."""

@@ -177,10 +177,8 @@ class EpochAssembly:
         """Make batch after batch while the rows of the others are being copied."""
         assert isinstance(item.lease, Lease), "only this process's own buffer admits groups"
         batches, whole, copying = item.batches, dict[str, torch.Tensor](), dict[str, Gathering]()
-        rows, numbers = (
-            [dict[str, torch.Tensor]() for _ in batches],
-            list(map(_numbers_of, batches)),
-        )
+        numbers = [_numbers_of(batch) for batch in batches]
+        rows = [dict[str, torch.Tensor]() for _ in batches]
         with contextlib.ExitStack() as ends:
             for name, file in self._files.items():
                 kind = torch_dtype(file.dtype), file.row_shape

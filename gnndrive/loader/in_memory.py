@@ -19,11 +19,9 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from gnndrive.plan.choice import GROUP_MAX
+from gnndrive.plan.choice import GROUP_BYTES, GROUP_MAX
 from gnndrive.pyg.in_memory import RowsInMemory, StorageAttributes
 from gnndrive.pyg.sampler import NeighborSampler
-
-GROUP_BYTES = 32 << 20  # of a group's batches, which take some 10 ms
 
 
 def comes_in_groups(loader: Any, rows: RowsInMemory) -> bool:

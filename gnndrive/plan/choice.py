@@ -38,7 +38,7 @@ PAYS = 0.8  # if that takes at most so much of it
 MEMORY_MAX = 1 << 50
 GROUP_ROWS, GROUP_MAX = 1 << 17, 32  # of a group of batches: some ten milliseconds of work
 GROUP_COST = 1 / 32  # the most that groups take of memory=, or of the feature buffer
-GROUP_BYTES = 32 << 20  # beside buffer=; more only if that is more
+GROUP_BYTES = 32 << 20  # of data in memory; beside buffer=, more only if that is more
 GROUPS_HELD = 8  # that the feature buffer holds at least
 _BEFORE_PLAN = ". With that it uses"  # the end of a refusal's sentence
 
