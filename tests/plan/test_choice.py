@@ -12,6 +12,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import TableShape
 from gnndrive.common.memory import least_text, parse_size
 from gnndrive.common.records import TopologyChoice
+from gnndrive.plan import choice
 from gnndrive.plan.choice import GROUP_MAX, in_groups, make_planner, stage_options
 from gnndrive.plan.costs import Disk, Loading, batches_held, combined, distinct_rows, step_seconds
 from gnndrive.plan.drawn import DrawnBatches
@@ -299,3 +300,15 @@ def test_where_batches_are_in_groups(request_for: Any) -> None:
     assert most() == GROUP_MAX
     assert most(on_device=True) == most(shared=True) == most(replace(request, ahead=ahead)) == 1
     assert [most(replace(request, sweep=sweep)) for sweep in (1, 5)] == [1, 5]
+
+
+def test_groups_beside_buffer_take_no_more_than_it(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or than 32 MB, if that is more."""
+    request = request_of(make((4, 3), buffer="100KB", batch_size=1))
+    sizes = []
+    for nbytes in (32 << 20, 0):
+        monkeypatch.setattr(choice, "GROUP_BYTES", nbytes)
+        sizes.append(in_groups(make_planner(request), request).shape.group)
+    assert sizes[0] == GROUP_MAX > sizes[1] >= 1
