@@ -389,8 +389,8 @@ class FeatureBuffer:
     # ---- fetches ----
 
     def begin_residents(self) -> None:
-        """Fetch the rows that never leave the buffer, part after part; the first batches wait for
-        them, later epochs find them there. Their lease never ends."""
+        """Fetch the rows that never leave the buffer, part after part; later epochs find them
+        there."""
         for table in self.tables.values():
             table.begin_residents()
         self._fetch_residents()
@@ -405,6 +405,7 @@ class FeatureBuffer:
                     hold.fail_unfetched()
                     if not isinstance(error, (ClosedError, MemoryError)):
                         self.fail(error)
+                hold.release(0, len(hold.alias))  # rows that are loading stay out of use (rule 6)
 
     def _begin_fetch(self, hold: RowHold) -> None:
         assert hold.loads is not None

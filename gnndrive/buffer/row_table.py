@@ -163,8 +163,10 @@ class RowTable(ABC):
         """See `FeatureBuffer.foresee`; `later` is of this table."""
 
     def begin_residents(self) -> None:  # noqa: B027  # not all have residents
-        """Have `next_residents` return those rows that never leave and are not valid yet."""
+        """Before an epoch: have `next_residents` return those rows that never leave, are not valid
+        yet, and that batches wait for."""
 
     def next_residents(self) -> RowHold | None:
-        """The next rows to fetch that never leave the buffer; None: there are none now."""
+        """The next rows to fetch that never leave the buffer; None: there are none now. The caller
+        releases them as soon as their reads have begun."""
         return None

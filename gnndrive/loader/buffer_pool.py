@@ -16,6 +16,7 @@ from typing import Any
 from gnndrive.buffer.devices.base import Device, SlotMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.fetch_queue import Copies
+from gnndrive.buffer.items import LEASE_BYTES_STAGED
 from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.buffer.policies.base import Policy, PolicyContext
 from gnndrive.buffer.row_table import RowTable
@@ -32,6 +33,8 @@ from gnndrive.pipeline.epoch import BatchBuffer
 from gnndrive.plan.plan import TablePlan
 from gnndrive.plan.slots import second_buffer
 from gnndrive.store.reader import Store
+
+AHEAD_ROWS = 1 << 17  # at most so many are read at once before a batch needs them
 
 
 class Buffers:
@@ -236,7 +239,7 @@ class BufferPool(Buffers):
             return SlotTable(
                 plan.rows, slots, plan.row_bytes, memory, tier, policy, plan.batch_rows_max,
                 self._empty, self.settings.classes.get(plan.name),
-                self.settings.foresees(plan.name),
+                self.settings.foresees(plan.name), self._ahead(plan),
             )  # fmt: skip
         except BaseException:
             if tier is not None:  # it has a thread, perhaps, and the evicted rows
@@ -246,6 +249,14 @@ class BufferPool(Buffers):
                 evicted.close()
             memory.close()
             raise
+
+    def _ahead(self, table: TablePlan) -> tuple[int, int]:
+        """See `SlotTable`; what reading ahead takes is in memory that the plan leaves unused."""
+        plan, most = self.settings.plan, AHEAD_ROWS
+        if plan.memory is not None:
+            unused = (plan.memory - plan.host_bytes) // (plan.buffers * len(plan.tables))
+            most = min(max(unused, 0) // LEASE_BYTES_STAGED, most)
+        return self._layouts[table.name].ahead_bytes // max(table.row_bytes, 1), most
 
 
 async def _close_table(tier: Tier, memory: SlotMemory) -> None:

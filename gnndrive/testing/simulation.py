@@ -160,6 +160,7 @@ class Scenario:
         records_max: how many records of superbatches the disk has room for; None: for all.
         tiers: what lies below the buffer, by name or as classes, the highest first.
         victims: how many rows that left slots a tier may keep; none on the host.
+        ahead: see `SlotTable`.
     """
 
     file: TableFile
@@ -182,6 +183,7 @@ class Scenario:
     records_max: int | None = None
     tiers: tuple[Any, ...] = ("disk",)
     victims: int = 0
+    ahead: tuple[int, int] = (0, 0)
 
     @property
     def group_rows_max(self) -> int:
@@ -242,6 +244,7 @@ class Simulation:
             return SlotTable(
                 file.row_count, slots, file.row_bytes, memory, tier, scenario.policy,
                 classes=scenario.classes, foreseen=scenario.superbatch > 0,
+                ahead=scenario.ahead,
             )  # fmt: skip
         return PlaceTable(file.row_count, residents, places, slots, file.row_bytes, memory, tier)
 

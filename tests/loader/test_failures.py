@@ -196,6 +196,7 @@ LOADERS: dict[str, dict[str, Any]] = {
     "temporal": {"topology": "mmap", "time_attr": "time", "sweep": 1},
     "links": {"topology": "mmap", "shuffle": True},
     "pyg+": {"strategy": "pyg+"},
+    "no gap": {"topology": "direct", "gap": 0},  # nor are rows read ahead
 }
 
 
@@ -204,7 +205,7 @@ LOADERS: dict[str, dict[str, Any]] = {
     [
         ("graph/indices.npy", "mmap"), ("graph/indices.npy", "temporal"),
         ("graph/edge_id.npy", "mmap"), ("graph/edge_id.npy", "direct"),
-        ("nodes/year.npy", "resident"), ("edges/kind.npy", "links"), ("nodes/x.npy", "direct"),
+        ("nodes/year.npy", "resident"), ("edges/kind.npy", "links"), ("nodes/x.npy", "no gap"),
         ("nodes/x.npy", "pyg+"),
     ],
 )  # fmt: skip

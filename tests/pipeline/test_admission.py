@@ -24,6 +24,7 @@ from gnndrive.pipeline.epoch import Extracted
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation, told_rows
 from tests.pipeline.conftest import DEVICES
+from tests.pipeline.scenarios import TURNS, lease_once
 from tests.pipeline.tight import (
     SLOTS,
     Refusing,
@@ -344,6 +345,35 @@ async def test_a_buffer_that_breaks_meanwhile(rows, monkeypatch):
             await buffer.granted(ticket)
         first.release()
         await buffer.drain()
+
+
+@in_virtual_loop
+async def test_rows_are_read_ahead_as_far_as_misses_allow(wide):
+    """Three for each row that was missed, in order, at most 50 at once; they count for no batch. A
+    row that fails ends it until the next miss."""
+    size = wide.row_bytes
+    faults = Faults(eio_offsets=((163 * size, 163 * size + 1),))
+    simulation = Simulation(Scenario(wide, slots=200, ahead=(3, 50), faults=faults), seed=0)
+    buffer = simulation.buffer
+    for wanted, hits, missed, free in (
+        (ids(0, 2), 0, 2, 200 - 6),
+        (ids(4, 5), 1, 2, 200 - 6),
+        (ids(60, 80), 1, 22, 200 - 80),  # those before 66
+        (ids(56, 80), 25, 22, 200 - 80),
+        (ids(100, 160), 25, 82, 200 - 165),  # those before 166, one of which failed
+        (ids(190, 191), 25, 83, 200 - 169),
+    ):  # fmt: skip
+        lease = await buffer.lease({"x": wanted})
+        await lease.ready()
+        lease.release()
+        for _ in range(2 * TURNS):  # until nothing is being read
+            await asyncio.sleep(0)
+        assert (buffer.stats()["hits"], buffer.stats()["loads"]) == (hits, missed)
+        assert buffer.unused()[0] == free
+    with pytest.raises(ReadError):
+        await lease_once(simulation, {"x": ids(163, 164)})
+    await buffer.drain()
+    await simulation.close()
 
 
 # ---- two tables behind one gate

@@ -251,7 +251,7 @@ GROUPS: dict[str, dict[str, Any]] = {  # their sizes are 1, 1, 2, 3 and 3; or 1,
     "three together": SHAPES["three together"],
     "one by one, any order": {"stages": Stages(1, 1, in_order=False, sweep=1, group=3)},
     "a slot for each row, any order": {"slots": 200, "stages": Stages(in_order=False, group=3)},
-    "a slot for each row": {"slots": 200, "stages": Stages(group=3)},
+    "a slot for each row": {"slots": 200, "ahead": (3, 9), "stages": Stages(group=3)},
     "room for one group": {"stages": Stages(group=3)},
 }
 ERRORS = ("read", "sampler", "read before sampler", "rows", "transform", "schedule")

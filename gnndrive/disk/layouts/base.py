@@ -58,10 +58,13 @@ class Layout(ABC):
 
     Attributes:
         path: the file's path, for errors.
+        ahead_bytes: how many bytes of the rows behind a row may be read for the price of a request;
+            0: they are elsewhere.
     """
 
     name: str
     path: str
+    ahead_bytes = 0
 
     @classmethod
     @abstractmethod

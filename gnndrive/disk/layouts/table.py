@@ -17,6 +17,11 @@ class TableLayout(RowsFile):
 
     name = "table"
 
+    @property
+    def ahead_bytes(self) -> int:  # type: ignore[override]
+        """See `Layout`."""
+        return self.gap_bytes_max
+
     @classmethod
     def make(cls, context: LayoutContext) -> Self:
         """See `Layout.make`."""
