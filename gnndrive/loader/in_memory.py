@@ -2,8 +2,9 @@
 
 A small batch is little work for C and much for Python. One call samples a group of batches, and one
 copies the rows of each attribute. This happens in the thread that iterates, in the call of `next`
-that finds no batch ready. Each batch is what PyG's class makes with gnndrive's sampler. Its key is
-drawn from torch's generator as there, but with those of the other batches of its group.
+that finds no batch ready. Each batch is what PyG's class makes with gnndrive's sampler. Its
+negative edges and its key are drawn from torch's generator as there, but with those of the other
+batches of its group.
 """
 
 from __future__ import annotations
@@ -18,24 +19,35 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+from torch_geometric.sampler import NegativeSampling
 
 from gnndrive.plan.choice import GROUP_BYTES, GROUP_MAX
-from gnndrive.pyg.in_memory import RowsInMemory, StorageAttributes
+from gnndrive.pyg.in_memory import RowsInMemory, StorageAttributes, sampler_of
 from gnndrive.pyg.sampler import NeighborSampler
 
 
 def comes_in_groups(loader: Any, rows: RowsInMemory) -> bool:
     """Whether `GroupedIterator` serves for this loader over data in memory, which PyG's class
     serves otherwise."""
-    sampler = getattr(loader, "node_sampler", None)
+    sampler, of_edges = sampler_of(loader), hasattr(loader, "link_sampler")
     return (
         isinstance(sampler, NeighborSampler)
-        and sampler.samples_groups
+        and sampler.groups(of_edges)
+        and not (of_edges and _draws_of_its_own(loader.neg_sampling))
         and loader.num_workers == 0
         and loader.batch_sampler is not None
         and loader.transform_sampler_output is None
         and bool(loader.filter_per_worker and rows.attributes(loader.data))
     )
+
+
+def _draws_of_its_own(negatives: NegativeSampling | None) -> bool:
+    """Whether the user's code may change how negative edges are drawn from batch to batch. Drawing
+    by weights takes longer than what groups save."""
+    if negatives is None:
+        return False
+    weights = negatives.src_weight, negatives.dst_weight
+    return type(negatives) is not NegativeSampling or any(each is not None for each in weights)
 
 
 class GroupedIterator(_SingleProcessDataLoaderIter):
@@ -51,8 +63,10 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
         torchs = type(loader.batch_sampler) is BatchSampler
         torchs = torchs and type(loader.sampler) in (RandomSampler, SequentialSampler)
         self._size, self._ahead = 1, torchs  # a sampler of the user's is not asked ahead
-        # The positions of seeds, and the keys, of batches to be made.
-        self._drawn: deque[tuple[list[int], int]] = deque()
+        self._sampler: NeighborSampler = sampler_of(loader)
+        self._of_edges, self._gathering = hasattr(loader, "link_sampler"), self._sampler.gathering()
+        # Of batches to be made: positions of seeds, and keys; of edges what PyG's code drew.
+        self._drawn: deque[Any] = deque()
         # Samples, and batches made of them, or None; or the error at its batch's turn.
         self._made: deque[tuple[Any, Any] | Exception] = deque()
         self._attributes: list[StorageAttributes] = []  # that the batches were made of
@@ -89,18 +103,36 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
                 raise
             if not self._ahead:
                 index = [self._dataset[each] for each in index]
-            self._drawn.append((index, self._loader.node_sampler.batch_key()))
+            if self._of_edges:
+                self._drawn.append(self._gathered(index))
+            else:
+                self._drawn.append((index, self._sampler.batch_key()))
+
+    def _gathered(self, index: list[int]) -> Any:
+        """What `gathering` gathers of a batch around edges."""
+        with torch.inference_mode(False):
+            inputs, negatives = self._loader.input_data[index], self._loader.neg_sampling
+            self._gathering.sample_from_edges(inputs, neg_sampling=negatives)
+        assert self._gathering.gathered
+        return self._gathering.gathered.pop()
+
+    def _sampled(self) -> tuple[list[Any], Exception | None]:
+        """The samples of the batches that were drawn, up to one that cannot be sampled, and its
+        error."""
+        gathered = list(self._drawn)
+        try:
+            if not self._of_edges:
+                parts, keys = zip(*gathered, strict=True)
+                inputs = self._loader.input_data[list(chain.from_iterable(parts))]
+                gathered = self._sampler.gather_nodes(inputs, parts, keys)
+            found, error = self._sampler.sample_gathered(gathered)
+        except Exception as raised:
+            return [], raised
+        return [each.output for each in found], error
 
     def _make(self) -> None:
         """Make the batches that were drawn, up to one that cannot be sampled."""
-        loader, outs, error = self._loader, list[Any](), None
-        parts, keys = zip(*self._drawn, strict=True)
-        try:
-            inputs = loader.input_data[list(chain.from_iterable(parts))]
-            for out in loader.node_sampler.sample_group(inputs, parts, keys):
-                outs.append(out)
-        except Exception as raised:
-            error = raised
+        loader, (outs, error) = self._loader, self._sampled()
         batches: list[Any] = [None] * len(outs)
         self._attributes = self._rows.attributes(loader.data)
         self._versions = _versions(self._attributes)

@@ -90,7 +90,7 @@ class RowsInMemory:
         """What PyG's `filter_fn` of a loader in memory makes of `out`; None: it is to be called."""
         data = loader.data
         attributes = self.attributes(data)
-        if not attributes or not isinstance(_sampler(loader), NeighborSampler):
+        if not attributes or not isinstance(sampler_of(loader), NeighborSampler):
             return None
         if loader.transform_sampler_output:
             out = loader.transform_sampler_output(out)
@@ -106,7 +106,7 @@ class RowsInMemory:
         """The same for samples of several batches, before the transforms. Each has memory of its
         own as far as torch sees. `attributes`: those of the loader's data."""
         batches = [copy.copy(loader.data) for _ in outs]
-        numbers, of_edges = _sampler(loader).edge_permutation, hasattr(loader, "link_sampler")
+        numbers, of_edges = sampler_of(loader).edge_permutation, hasattr(loader, "link_sampler")
         for each in attributes:
             key = each.storage._key
             if isinstance(loader.data, Data):
@@ -182,7 +182,7 @@ def _one(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-def _sampler(loader: Any) -> Any:
+def sampler_of(loader: Any) -> Any:
     """The sampler of a PyG loader, of nodes or links."""
     return loader.link_sampler if hasattr(loader, "link_sampler") else loader.node_sampler
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from itertools import repeat
 from operator import is_
 from typing import Any
@@ -330,7 +330,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         self._native = Native()
         self._topologies: Sequence[Topology] | None = None
         self.key: int | None = None  # what draws depend on; None: torch's random state
-        self._gathered: list[tuple[SeededBatch, Any]] | None = None
+        self.gathered: list[tuple[SeededBatch, Any]] | None = None  # see `gathering`
         if isinstance(data, Store):
             if kwargs.pop("sample_direction", "forward") != "forward":
                 raise NotImplementedError("a store has in-neighbours only: sample it 'forward'")
@@ -497,27 +497,50 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         other.key, other._topologies = key, topologies
         return other
 
-    def groups(self, of_edges: bool, topologies: Sequence[Topology]) -> bool:
-        """Whether `gathering` serves for such seeds on these topologies: PyG's code leaves alone
-        what was sampled around them, and C does not wait for neighbours."""
+    def groups(self, of_edges: bool, topologies: Sequence[Topology] | None = None) -> bool:
+        """Whether `gathering` serves for such seeds on these topologies (None: the graph is in
+        memory): PyG's code leaves alone what was sampled around them, and C does not wait for
+        neighbours."""
         return (
-            type(self) is NeighborSampler and self._graph is not None
+            type(self) is NeighborSampler and (self._graph is None) == (topologies is None)
             and self.subgraph_type == SubgraphType.directional
             and not (of_edges and self.disjoint)
-            and all(each.csc().indices for each in topologies)
+            and all(each.csc().indices for each in topologies or ())
         )  # fmt: skip
 
-    def gathering(self, topologies: Sequence[Topology]) -> NeighborSampler:
+    def gathering(self, topologies: Sequence[Topology] | None = None) -> NeighborSampler:
         """A copy whose samples, each by the `key` that it has then, are empty until
-        `sample_gathered`. Use it in one thread."""
+        `sample_gathered` gets what the copy has `gathered`. Use it in one thread."""
         other = copy.copy(self)
-        other._topologies, other._gathered = topologies, []
+        other._topologies, other.gathered = topologies, []
         return other
 
-    def sample_gathered(self, count: int) -> tuple[list[Subgraph], Exception | None]:
-        """Sample the first `count` that `gathering` has gathered in one call. Returns the samples,
-        and why the one behind them could not be drawn."""
-        gathered, found = (self._gathered or [])[:count], list[Subgraph]()
+    def gather_nodes(
+        self, inputs: NodeSamplerInput, parts: Sequence[Sized], keys: Sequence[int]
+    ) -> list[tuple[SeededBatch, Any]]:
+        """What `gathering` gathers of a group whose seeds are nodes. `inputs`: those of all
+        batches; each has as many as its part, and its key."""
+        type, node_time = inputs.input_type, self.node_time
+        if type is not None:
+            node_time = (node_time or {}).get(type)
+        number = 0 if type is None else self._hetero_types[0].index(type)
+        time = self._seed_time(inputs.node, inputs.time, node_time)
+        times = repeat(None) if time is None else divided(time, parts)
+        metadata = [repeat(None) if each is None else divided(each, parts)
+                    for each in (inputs.input_id, inputs.time)]  # fmt: skip
+        nodes, gathered = divided(as_int64(inputs.node), parts), list[tuple[SeededBatch, Any]]()
+        for key, node, time, *of_seeds in zip(keys, nodes, times, *metadata, strict=False):
+            out = _empty_output(type is not None)
+            out.metadata = tuple(of_seeds)
+            gathered.append((SeededBatch(key, [SeedGroup(node, number, time)]), out))
+        return gathered
+
+    def sample_gathered(
+        self, gathered: Sequence[tuple[SeededBatch, Any]]
+    ) -> tuple[list[Subgraph], Exception | None]:
+        """Sample what was gathered in one call. Returns the samples, and why the one behind them
+        could not be drawn."""
+        found = list[Subgraph]()
         hetero, node_types, edge_types = self.data_type != DataType.homogeneous, [None], [None]
         if hetero:
             node_types, edge_types = self._hetero_types  # type: ignore[assignment]
@@ -526,8 +549,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         batches = [batch for batch, _ in gathered]
         with self._native.sampled_group(relations, nodes, batches, options) as group:
             for (_, out), (each, drawn) in zip(gathered, group.samples(), strict=False):
-                coo = [(*ends, position, per_hop) for ends, position, per_hop in drawn]
-                self._fill(out, each, coo, torch.int64)
+                coo = [(*ends[:: -1 if self._backward else 1], *rest) for ends, *rest in drawn]
+                self._fill(out, each, coo, self._dtype(hetero))
                 (node,) = _by_type(node_types, each, 1)
                 ends, edge = _by_type(edge_types, drawn, 2)
                 edges = sum(position.size for _, position, _ in drawn)
@@ -643,8 +666,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         else:
             times = self._seed_time(seed, seed_time, self.node_time)
             groups = [SeedGroup(as_int64(seed), 0, times)]
-        if self._gathered is not None:
-            self._gathered.append((SeededBatch(key, groups), out))
+        if self.gathered is not None:
+            self.gathered.append((SeededBatch(key, groups), out))
             return out
         induced = self.subgraph_type == SubgraphType.induced
         options = SamplingOptions(
@@ -663,45 +686,6 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             return torch.int64
         arrays: list[Tensor] = list(self.colptr_dict.values()) if hetero else [self.colptr]
         return arrays[0].dtype if arrays else torch.int64
-
-    @property
-    def samples_groups(self) -> bool:
-        """Whether `sample_group` serves for this sampler."""
-        directional = self.subgraph_type == SubgraphType.directional
-        return type(self) is NeighborSampler and self._graph is None and directional
-
-    def sample_group(
-        self, inputs: NodeSamplerInput, parts: Sequence[Sized], keys: Sequence[int]
-    ) -> Iterator[SamplerOutput | HeteroSamplerOutput]:
-        """What `sample_from_nodes` returns for each batch of a group if it draws by its key, or
-        raises at its turn. One call samples all. `inputs`: those of all batches; each has as many
-        as its part."""
-        type, node_time = inputs.input_type, self.node_time
-        if type is not None:
-            node_time = (node_time or {}).get(type)
-        number = 0 if type is None else self._hetero_types[0].index(type)
-        time = self._seed_time(inputs.node, inputs.time, node_time)
-        nodes = divided(as_int64(inputs.node), parts)
-        times = repeat(None) if time is None else divided(time, parts)
-        batches = [
-            SeededBatch(key, [SeedGroup(node, number, time)])
-            for key, node, time in zip(keys, nodes, times, strict=False)
-        ]
-        latest = self.temporal_strategy == "last"
-        options = SamplingOptions(0, self.replace, self.disjoint, latest)
-        relations, counts = self._relations(type is not None)
-        with self._native.sampled_group(relations, counts, batches, options) as group:
-            samples, error = list(group.samples()), group.error
-        metadata = [repeat(None) if each is None else divided(each, parts)
-                    for each in (inputs.input_id, inputs.time)]  # fmt: skip
-        for (each, drawn), *of_seeds in zip(samples, *metadata, strict=False):
-            out = _empty_output(type is not None)
-            coo = [(*ends[:: -1 if self._backward else 1], *rest) for ends, *rest in drawn]
-            self._fill(out, each, coo, self._dtype(type is not None))
-            out.metadata = tuple(of_seeds)
-            yield out
-        if error is not None:
-            raise error
 
     def batch_key(self) -> int:
         """The key of the next batch, drawn from torch's generator."""

@@ -183,7 +183,7 @@ class SubgraphSampler(Sampler):
                 error = raised
                 break
             count += 1
-        found, failed = sampler.sample_gathered(count)
+        found, failed = sampler.sample_gathered((sampler.gathered or [])[:count])
         changed = self._subgraphs.excluded is not None or self._subgraphs.transform is not None
         for sample in found:
             yield self._subgraph(sample.output, sampler) if changed else sample

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader
+from torch_geometric.sampler import NegativeSampling
 
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader
 from gnndrive.loader.in_memory import GroupedIterator
@@ -140,6 +141,20 @@ def test_what_does_not_come_in_groups():
     ):  # fmt: skip
         assert not in_groups(NeighborLoader(GRAPH, [5], **SEEDS | own)), own
     assert not in_groups(OwnFilter(GRAPH, [5], **SEEDS))
+
+
+class OwnNegatives(NegativeSampling):
+    """A user's, which may choose by what the model has learnt until then."""
+
+
+def test_which_batches_of_seed_edges_come_in_groups():
+    weighted = NegativeSampling("triplet", dst_weight=torch.rand(NODES))
+    for negatives in (None, "binary", "triplet"):
+        assert in_groups(LinkNeighborLoader(GRAPH, [5], neg_sampling=negatives))
+    for own in (
+        {"disjoint": True}, {"neg_sampling": weighted}, {"neg_sampling": OwnNegatives("binary")},
+    ):  # fmt: skip
+        assert not in_groups(LinkNeighborLoader(GRAPH, [5], **own)), own
 
 
 def test_every_batch_has_memory_of_its_own():
