@@ -16,9 +16,6 @@ When not to use it: for samples in PyG's own form (`Subgraph`), which hold tenso
 
 from __future__ import annotations
 
-import errno
-import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
@@ -31,7 +28,7 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.ffi import check, lib, pointer
-from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectFile, whole_pages
+from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, unnamed_file, whole_pages
 from gnndrive.common.io.write_errors import FULL
 from gnndrive.common.records import Codes, Int64Array, NextUses, Sample, Seeds
 
@@ -97,28 +94,13 @@ class Trace:
         self._records: dict[int, _Record] = {}
         self._lock, self.nbytes = threading.Lock(), 0
         try:
-            self._file = self._open(folder)
+            self._file = unnamed_file(folder)
             self._close = weakref.finalize(self, self._file.close)
         except OSError as error:
             raise StoreError(
                 f"no file for sampled batches can be made in {folder} ({error.strerror}): give "
                 "another folder with folder="
             ) from error
-
-    @staticmethod
-    def _open(folder: Path) -> DirectFile:
-        """A new file without a name."""
-        try:
-            return DirectFile(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
-                raise
-        fd, path = tempfile.mkstemp(prefix=".superbatch-", dir=folder)  # no unnamed files there
-        try:
-            return DirectFile(path, os.O_RDWR)
-        finally:
-            os.close(fd)
-            os.unlink(path)
 
     def write(self, seeds: Seeds, sample: Sample) -> bool:
         """Write the sample of a batch, and return True; if the disk has no room for it, keep it in

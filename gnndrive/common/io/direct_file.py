@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 
@@ -110,6 +111,22 @@ class DirectFile:
                 os.dup2(buffered, self.fd, inheritable=False)
                 os.close(buffered)
                 self.direct = False
+
+
+def unnamed_file(folder: str | os.PathLike[str]) -> DirectFile:
+    """Make a file without a name in `folder`: the kernel frees it when the process ends, whatever
+    ends it."""
+    try:
+        return DirectFile(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+            raise
+    fd, path = tempfile.mkstemp(prefix=".unnamed-", dir=folder)  # no unnamed files there
+    try:
+        return DirectFile(path, os.O_RDWR)
+    finally:
+        os.close(fd)
+        os.unlink(path)
 
 
 class DirectReader:
