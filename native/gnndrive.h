@@ -265,8 +265,8 @@ void gd_histogram_add(gd_histogram *h, int64_t ns);
 /* into += from; another thread may add to `from` at the same time. */
 void gd_histogram_merge(gd_histogram *into, const gd_histogram *from);
 
-/* ---- plan.c, reads.c: missing rows become extents; extents are a state machine without I/O ----
- */
+/* ---- plan.c, reads.c: missing rows become extents; extents are a state machine without I/O. With
+ * `write` the same machine writes rows to the file ---- */
 typedef struct gd_geometry {
     int64_t data_offset; /* where row 0 starts in the file, bytes */
     int64_t row_bytes;   /* rows lie this far apart in the file, without holes */
@@ -283,11 +283,16 @@ typedef struct gd_geometry {
                             sorted or merged; a row may come twice; with slots == NULL a row is read
                             into staging and dropped */
     int32_t repeats;     /* 1: a row may be requested several times, for several slots */
+    int32_t write;       /* 1: each row is written from its slot, with a request of its own, in the
+                            order of the file; it `lands` in the file. Needs land_direct,
+                            extent_bytes_max <= row_bytes, and data_offset, row_bytes, slots and
+                            slot_stride of whole sectors */
 } gd_geometry;
 typedef struct gd_request {
     int64_t offset;
     int64_t length;
-    uint8_t *into;
+    uint8_t *memory; /* the bytes go there, or come from there */
+    int32_t write;   /* as in the geometry */
 } gd_request;
 typedef struct gd_failure {
     int32_t slot;
@@ -337,9 +342,10 @@ typedef struct gd_progress {
 const gd_progress *gd_reads_progress(const gd_reads *r);
 /* An engine's last call. */
 void gd_reads_let_go(gd_reads *r);
-/* Completions, the bytes that they brought, and how many extents were requested again. */
+/* Completions of reads, the bytes that they brought, and how many extents were requested again; the
+ * completions of writes, and the bytes that they wrote. */
 typedef struct gd_reads_stats {
-    int64_t requests, bytes, retries;
+    int64_t requests, bytes, retries, writes, bytes_written;
 } gd_reads_stats;
 void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out); /* any thread */
 
@@ -351,15 +357,16 @@ int gd_ring_probe(void);
 int gd_dio_alignment(int fd, int64_t *memory, int64_t *offset);
 
 /* ---- pread.c: the inner loop of the threads engine ---- */
-/* Read extents of r until all are taken (returns 0) or some thousand rows are read (returns 1:
- * report progress and call again). -EINVAL: the block is too small. `latency` (or NULL) counts how
- * long each read took. Several threads may share r, each with its own block and latency. */
+/* Read, or write, extents of r until all are taken (returns 0) or some thousand rows are (returns
+ * 1: report progress and call again). -EINVAL: the block is too small. `latency` (or NULL) counts
+ * how long each read took. Several threads may share r, each with its own block and latency. */
 int gd_reads_pread(gd_reads *r, int fd, uint8_t *block, int64_t block_bytes, gd_histogram *latency);
 
 /* ---- ring.c, ring_thread.c: one io_uring kept full by a C thread ---- */
 typedef struct gd_ring gd_ring;
 typedef struct gd_ring_stats {
     int64_t requests, bytes, submits, wakeups, retries, inflight_max, jobs, notifies;
+    int64_t writes, bytes_written; /* `requests` and `bytes` count reads */
     int32_t fixed_staging, fixed_files, depth;
     int32_t inflight; /* requests that the kernel has now */
 } gd_ring_stats;

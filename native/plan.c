@@ -29,6 +29,13 @@ static int check_geometry(const gd_geometry *geometry, int64_t n) {
     if (geometry->slot_stride < geometry->row_bytes ||
         (!geometry->slots && n && !geometry->separate))
         return -EINVAL;
+    if (geometry->write) { /* no extent has two rows, and none is staged */
+        int64_t aligned = geometry->data_offset | geometry->row_bytes | geometry->slot_stride |
+                          (int64_t)(uintptr_t)geometry->slots;
+        if ((aligned & (geometry->sector - 1)) || !geometry->slots || !geometry->land_direct ||
+            geometry->repeats || geometry->extent_bytes_max > geometry->row_bytes)
+            return -EINVAL;
+    }
     if (__builtin_mul_overflow(geometry->row_count, geometry->row_bytes, &end) ||
         __builtin_add_overflow(end, geometry->data_offset + geometry->sector, &end))
         return -EINVAL;

@@ -21,7 +21,8 @@ int gd_reads_pread(gd_reads *r, int fd, uint8_t *block, int64_t block_bytes,
         do {
             gd_reads_request(r, e, block, &q);
             since_ns = latency ? gd_clock_ns() : 0;
-            res = pread(fd, q.into, (size_t)q.length, q.offset);
+            res = q.write ? pwrite(fd, q.memory, (size_t)q.length, q.offset)
+                          : pread(fd, q.memory, (size_t)q.length, q.offset);
             if (res < 0) res = -errno;
             if (latency) gd_histogram_count(latency, gd_clock_ns() - since_ns);
         } while (gd_reads_complete(r, e, res, block) == GD_AGAIN);

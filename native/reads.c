@@ -1,4 +1,4 @@
-/* reads.c: planned reads as a state machine without I/O.
+/* reads.c: planned reads, or writes, as a state machine without I/O.
  *
  * An engine takes an extent, asks gd_reads_request what to read, and hands each completion to
  * gd_reads_complete, which says whether to request the extent again. Each row is logged exactly
@@ -8,6 +8,9 @@
  * After an error of a sector (EIO, the end of a truncated file) the extent is read again row by
  * row, so that only the rows that touch the bad sector fail. GD_TRIES_MAX requests in a row without
  * progress are an error too, so no extent is requested forever.
+ *
+ * A write has the same states: its row `lands` when all of it is in the file, and until then its
+ * slot must stay as it is.
  */
 #include "reads.h"
 
@@ -31,9 +34,11 @@ int64_t gd_reads_bytes(const gd_reads *r) { return r->bytes; }
 int64_t gd_reads_block_bytes(const gd_reads *r) { return r->block_bytes; }
 
 void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out) {
-    out->requests = __atomic_load_n(&r->requests, __ATOMIC_RELAXED);
-    out->bytes = __atomic_load_n(&r->bytes_read, __ATOMIC_RELAXED);
-    out->retries = __atomic_load_n(&r->retries, __ATOMIC_RELAXED);
+    *out = (gd_reads_stats){.retries = __atomic_load_n(&r->retries, __ATOMIC_RELAXED)};
+    *(r->geometry.write ? &out->writes : &out->requests) =
+        __atomic_load_n(&r->requests, __ATOMIC_RELAXED);
+    *(r->geometry.write ? &out->bytes_written : &out->bytes) =
+        __atomic_load_n(&r->bytes_moved, __ATOMIC_RELAXED);
 }
 
 /* ---- the log ---- */
@@ -141,7 +146,8 @@ void gd_reads_request(const gd_reads *r, int64_t e, uint8_t *block, gd_request *
     int direct = gd_extent_rows(r, e) == 1 && gd_lands_direct(r, from);
     out->offset = s.offset + t.got;
     out->length = s.length - t.got;
-    out->into = (direct ? gd_slot_of(r, from) : block) + t.got;
+    out->memory = (direct ? gd_slot_of(r, from) : block) + t.got;
+    out->write = r->geometry.write;
 }
 
 static void land(gd_reads *r, int64_t e, int64_t from, int64_t to, const uint8_t *block) {
@@ -154,20 +160,20 @@ static void land(gd_reads *r, int64_t e, int64_t from, int64_t to, const uint8_t
 }
 
 /* 0: the span is whole; EAGAIN: request it again; else why it is broken. */
-static int judge(gd_trouble *t, const gd_span *s, int64_t res, int64_t sector) {
-    int error = ENODATA; /* the file ends before the row does */
+static int judge(gd_trouble *t, const gd_span *s, int64_t res, const gd_geometry *geometry) {
+    int error = geometry->write ? ENOSPC : ENODATA; /* the disk, or the file, ends within the row */
     if (res > 0) {
         int64_t total = t->got + res;
         assert(total <= s->length);
         if (total >= s->need) return 0;
-        int64_t whole = total & ~(sector - 1);
+        int64_t whole = total & ~(geometry->sector - 1);
         if (whole > t->got) {
             t->got = (int32_t)whole;
             t->tries = 0;
             return EAGAIN;
         }
     } else if (res == 0) {
-        return ENODATA;
+        return error;
     } else if (res == -EAGAIN || res == -EINTR || res == -EBUSY) {
         error = res == -EAGAIN ? EBUSY : (int)-res; /* its own EAGAIN: request again */
     } else {
@@ -204,8 +210,8 @@ int gd_reads_complete(gd_reads *r, int64_t e, int64_t res, uint8_t *block) {
     present_rows(r, e, &t, &from, &to);
     gd_span s = gd_span_of(r, from, to);
     __atomic_fetch_add(&r->requests, 1, __ATOMIC_RELAXED);
-    if (res > 0) __atomic_fetch_add(&r->bytes_read, res, __ATOMIC_RELAXED);
-    int error = judge(&t, &s, res, r->geometry.sector);
+    if (res > 0) __atomic_fetch_add(&r->bytes_moved, res, __ATOMIC_RELAXED);
+    int error = judge(&t, &s, res, &r->geometry);
     if (error == EAGAIN) return ask_again(r, e, t);
     if (to - from > 1 && belongs_to_a_sector(error))
         return ask_again(r, e, (gd_trouble){.solo = 1});

@@ -39,7 +39,7 @@ struct gd_reads {
     pthread_mutex_t lock;  /* held to append to the log, to take and to cancel */
     int64_t next;          /* the next extent to take; under the lock */
     gd_progress progress;  /* published after the entries of the log */
-    int64_t requests, bytes_read, retries; /* atomic, as the next two and `progress` are */
+    int64_t requests, bytes_moved, retries; /* atomic, as the next two and `progress` are */
     int32_t cancelled, held;
 };
 

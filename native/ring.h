@@ -12,7 +12,7 @@ enum { GD_RING_FILES = 64 };
 typedef struct gd_job {
     struct gd_job *next;
     gd_reads *reads;
-    int64_t inflight; /* extents whose memory the kernel may write */
+    int64_t inflight; /* extents whose memory the kernel may write, or read */
     int64_t told;     /* settled rows that `untold` has counted already */
     int fd, file;     /* file: the descriptor's place in the registered table, or -1 */
 } gd_job;

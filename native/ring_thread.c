@@ -1,5 +1,6 @@
 /* ring_thread.c: the thread that keeps one io_uring full and never needs the GIL. No other file
- * submits requests to a ring; reads.c decides what a completion means.
+ * submits requests to a ring; reads.c decides what a completion means. What is said of reads holds
+ * for writes, which are never staged.
  *
  * The thread keeps a sliding window of up to `depth` reads in flight; fewer if the reads are long,
  * because reads that land in only a few megabytes of staging are copied out while they are still in
@@ -174,7 +175,7 @@ static void settle(gd_ring *ring) {
 static void take_staging(gd_ring *ring, gd_op *op) {
     gd_request whole;
     gd_reads_request(op->job->reads, op->extent, ring->staging.memory, &whole);
-    op->staged = whole.into == ring->staging.memory;
+    op->staged = whole.memory == ring->staging.memory;
     if (op->staged) op->begin = gd_staging_take(&ring->staging, whole.length);
     assert(op->begin >= 0); /* room() has checked that the longest extent fits */
 }
@@ -189,14 +190,16 @@ static void submit_op(gd_ring *ring, int32_t number) {
     ring->inflight_bytes += q.length;
     op->bytes = q.length;
     int fd = op->job->file >= 0 ? op->job->file : op->job->fd;
-    if (op->staged && ring->stats.fixed_staging)
-        io_uring_prep_read_fixed(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset, 0);
+    if (q.write)
+        io_uring_prep_write(sqe, fd, q.memory, (unsigned)q.length, (uint64_t)q.offset);
+    else if (op->staged && ring->stats.fixed_staging)
+        io_uring_prep_read_fixed(sqe, fd, q.memory, (unsigned)q.length, (uint64_t)q.offset, 0);
     else
-        io_uring_prep_read(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset);
+        io_uring_prep_read(sqe, fd, q.memory, (unsigned)q.length, (uint64_t)q.offset);
     if (op->job->file >= 0) sqe->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data64(sqe, (uint64_t)number);
     note_prepared(ring, number);
-    ring->stats.requests++;
+    (*(q.write ? &ring->stats.writes : &ring->stats.requests))++;
 }
 
 /* Submit the prepared requests; sleep until `wait` completions have arrived. */
@@ -271,7 +274,8 @@ static void reap(gd_ring *ring) {
         }
         gd_op *op = &ring->ops[cqe->user_data];
         note_completed(ring, op);
-        ring->stats.bytes += cqe->res > 0 ? cqe->res : 0;
+        *(op->job->reads->geometry.write ? &ring->stats.bytes_written : &ring->stats.bytes) +=
+            cqe->res > 0 ? cqe->res : 0;
         ring->inflight_bytes -= op->bytes;
         op->res = cqe->res;
         ring->arrived[ring->arrived_count++] = (int32_t)cqe->user_data;

@@ -1,7 +1,8 @@
-"""Disk: reads rows from a store's files, past the page cache (GNNDrive §4.2).
+"""Disk: reads rows from files, and writes them, past the page cache (GNNDrive §4.2).
 
 - `layouts/` know where rows lie on disk, and plan the reads of missing rows.
-- `engines/` carry out planned reads: with io_uring, with threads, or simulated for tests.
+- `engines/` carry out planned reads and writes: with io_uring, with threads, or simulated for
+  tests.
 - `tiers/` are what lies below the feature buffer.
 - `read_job.py` is the `ReadJob` that a layout plans, an engine carries out and a caller awaits.
 - `row_reader.py` reads rows on demand, outside of a loader.

@@ -1,9 +1,10 @@
-"""`ReadJob`: planned reads of one file, from the plan to the last row.
+"""`ReadJob`: planned reads, or writes, of one file, from the plan to the last row.
 
 A layout plans a job (`Layout.locate`), an engine carries it out (`Engine.read`), and the caller
-iterates over the stretches of rows that have landed. The job wraps the C state machine
-`native/reads.c`. The engine keeps a reference to it until the kernel can no longer write for it, so
-the caller may stop iterating, or drop the job, at any time.
+iterates over the stretches of rows that have landed: in their places, or, of a job that writes, in
+the file. The job wraps the C state machine `native/reads.c`. The engine keeps a reference to it
+until the kernel can no longer use its memory, so the caller may stop iterating, or drop the job, at
+any time.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from gnndrive.common.records import FAILURE, Stretch
 
 
 class ReadJob(AsyncIterator[Stretch]):
-    """Planned reads of one file; an async iterator over its finished stretches, for one consumer.
+    """Planned reads, or writes, of one file; an async iterator over its finished stretches, for one
+    consumer.
 
     Args:
         handle: the C `gd_reads *`; this object frees it.
         fd: an open descriptor of the file; the layout owns it.
         path: the file's path, for errors.
-        keeps: objects that must live as long as the kernel may read the file or write the rows: the
-            owners of the open file and of the memory in which rows land.
+        keeps: objects that must live as long as the kernel may use the file or the places: the
+            owners of the open file and of the memory of the places.
     """
 
     def __init__(self, handle: Any, fd: int, path: str, keeps: Any = None) -> None:
@@ -44,7 +46,7 @@ class ReadJob(AsyncIterator[Stretch]):
 
     @property
     def rows(self) -> int:
-        """The number of rows to read."""
+        """The number of rows to read or write."""
         return int(lib.gd_reads_rows(self.handle))
 
     @property

@@ -1,4 +1,5 @@
-"""Engines carry out planned reads: `uring`, `threads` if io_uring is refused, `simulated` in tests.
+"""Engines carry out planned reads and writes: `uring`; `threads`, if io_uring is refused;
+`simulated`, in tests.
 
 The loader gets its engine from `choose`: io_uring if the kernel allows it, else threads and one
 warning that says how to allow it. To add an engine, write one file here with a subclass of `Engine`

@@ -42,7 +42,7 @@ class JobCounters:
     `uring` has counters in its ring."""
 
     def __init__(self) -> None:
-        self._ended = {"requests": 0, "bytes": 0, "retries": 0}
+        self._ended = dict.fromkeys(dir(ffi.new("gd_reads_stats *")), 0)
 
     def add(self, job: ReadJob) -> None:
         """Count a job that has ended."""

@@ -1,9 +1,10 @@
-"""The Engine interface: carry out planned reads, and report stretches of rows as they finish.
+"""The Engine interface: carry out planned reads and writes, and report stretches of rows as they
+finish.
 
 Every engine runs the same C state machine (`native/reads.c`); engines differ in how they talk to
 the kernel. A tier (`tiers/disk.py`), the row reader and the adjacency call `read`, which enqueues
 the job before it returns. Iterating over the job only waits for results: a caller that drops the
-job stops nothing, because the kernel may still write into its rows.
+job stops nothing, because the kernel may still write into its rows, or read what it has to write.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gnndrive.disk.read_job import ReadJob
 
 
 class Engine(ABC):
-    """Carries out reads for the event loop in which it was made.
+    """Carries out reads and writes for the event loop in which it was made.
 
     Args:
         settings: depth, staging block and, for the simulated engine, seed and faults.
@@ -49,5 +50,6 @@ class Engine(ABC):
 
     @abstractmethod
     def stats(self) -> dict[str, int]:
-        """Return counters since the start: at least `requests`, `bytes`, `retries`; and `inflight`,
-        the requests that are in flight now, if the engine knows them."""
+        """Return counters since the start: at least `requests` and `bytes` of reads, `writes` and
+        `bytes_written`, and `retries` of both; and `inflight`, the requests that are in flight now,
+        if the engine knows them."""

@@ -4,13 +4,16 @@ A seed decides the order of completions and their faults, at the rates of `Fault
 in turns of the event loop, never by the clock, so a test gives the same result each time. The bytes
 come from the file, at the time of the completion. Until then, and behind the end of a short or
 failed read, the memory of a request holds `POISON`, so that tests notice a row that was used too
-early or read in part. Do not use it for training: it reads through the page cache, in Python.
+early or read in part. A write, too, takes its bytes at the time of the completion, so that tests
+notice memory that was changed before its write ended. Do not use it for training: it reads and
+writes through the page cache, in Python.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import random
 import weakref
@@ -39,7 +42,9 @@ class Faults:
         short: rate of completions with fewer bytes than requested, about half of which end at a
             sector.
         eagain, eintr, eio: rates of completions with that error.
-        eio_offsets: byte ranges (start, stop) of the file; a read that touches one ends with EIO.
+        enospc: rate of completions of writes with ENOSPC.
+        eio_offsets: byte ranges (start, stop) of the file; a request that touches one ends with
+            EIO.
         reorder: completions come in a random order, else in the order of the requests.
         delay_turns_max: the most turns of the event loop that a request takes after its first.
     """
@@ -48,6 +53,7 @@ class Faults:
     eagain: float = 0.0
     eintr: float = 0.0
     eio: float = 0.0
+    enospc: float = 0.0
     eio_offsets: tuple[tuple[int, int], ...] = ()
     reorder: bool = True
     delay_turns_max: int = 0
@@ -61,7 +67,8 @@ class Request:
     extent: int
     offset: int
     length: int
-    into: Any
+    memory: Any
+    write: bool
     block: Any
     due: int
 
@@ -87,7 +94,7 @@ class Simulated(Engine):
         self._request = ffi.new("gd_request *")
         self._waiting: deque[ReadJob] = deque()
         self._active: dict[ReadJob, int] = {}  # each job's descriptor without O_DIRECT
-        self._files: dict[tuple[int, int], int] = {}
+        self._files: dict[tuple[int, int, int], int] = {}
         self._counters = JobCounters()
         self._turn_number = 0
         self._scheduled = False
@@ -142,17 +149,17 @@ class Simulated(Engine):
 
     def complete(self, request: Request, res: int | None = None) -> None:
         """Complete one of the requests `inflight` now, with the result `res`: -errno, or a number
-        of bytes; None: all bytes that the file has."""
+        of bytes; None: all bytes that the file has, or takes."""
         self._end_request(self.inflight.index(request), res)
         self._settle()
 
     # ---- the simulation ----
     def _open_buffered(self, fd: int) -> int:
         """Open the same file without O_DIRECT; the engine closes the descriptor when it closes."""
-        status = os.fstat(fd)
-        key = (status.st_dev, status.st_ino)
+        status, access = os.fstat(fd), fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+        key = (status.st_dev, status.st_ino, access)
         if key not in self._files:
-            self._files[key] = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+            self._files[key] = os.open(f"/proc/self/fd/{fd}", access | os.O_CLOEXEC)
         return self._files[key]
 
     def _schedule(self) -> None:
@@ -196,12 +203,15 @@ class Simulated(Engine):
     def _submit(self, job: ReadJob, extent: int, block: Any) -> None:
         request = self._request
         lib.gd_reads_request(job.handle, extent, block, request)
-        length, into, due = request.length, request.into, 0
-        self._poison_memory(into, length)
+        length, memory, write, due = request.length, request.memory, bool(request.write), 0
+        if not write:
+            self._poison_memory(memory, length)
         if self._faults.delay_turns_max:
             span = self._faults.delay_turns_max + 1
             due = self._turn_number + 1 + int(self._random.random() * span)
-        self.inflight.append(Request(job, extent, request.offset, length, into, block, due))
+        self.inflight.append(
+            Request(job, extent, request.offset, length, memory, write, block, due)
+        )
 
     def _complete_with_faults(self, index: int) -> None:
         self._end_request(index, self._draw_result(self.inflight[index]))
@@ -218,11 +228,13 @@ class Simulated(Engine):
         drawn = self._random.random()
         for threshold, code in self._thresholds:
             if drawn < threshold:
+                if code == -errno.ENOSPC and not request.write:
+                    return None
                 return code or self._draw_short(request.length)
         return None
 
     def _draw_short(self, length: int) -> int:
-        """Draw the number of bytes of a short read; about half of the time it is whole sectors."""
+        """Draw the number of bytes of a short request, about half of the time whole sectors."""
         drawn = self._random.randrange(1, length)
         whole = drawn - drawn % _SECTOR_BYTES
         return whole if whole and drawn & 1 else drawn
@@ -238,7 +250,7 @@ class Simulated(Engine):
             inflight.pop(index)
         job, block = request.job, request.block
         if res is None or res >= 0:
-            res = self._fetch(request, res)
+            res = self._put(request, res) if request.write else self._fetch(request, res)
         if lib.gd_reads_complete(job.handle, request.extent, res, block) == lib.GD_AGAIN:
             self._submit(job, request.extent, block)
         else:
@@ -247,17 +259,27 @@ class Simulated(Engine):
     def _fetch(self, request: Request, limit: int | None) -> int:
         """Read the request's bytes from the file, at most `limit`; return the number read."""
         fd = self._active[request.job]
-        into = ffi.buffer(request.into, request.length)
-        read = os.preadv(fd, [into], request.offset)
+        memory = ffi.buffer(request.memory, request.length)
+        read = os.preadv(fd, [memory], request.offset)
         if limit is None or read <= limit:
             return read
-        self._poison_memory(request.into + limit, request.length - limit)
+        self._poison_memory(request.memory + limit, request.length - limit)
         return limit
 
-    def _poison_memory(self, into: Any, length: int) -> None:
+    def _put(self, request: Request, limit: int | None) -> int:
+        """Write the request's bytes to the file, at most `limit`; return the number written, or
+        -errno."""
+        length = request.length if limit is None else limit
+        memory = ffi.buffer(request.memory, length)
+        try:
+            return os.pwrite(self._active[request.job], memory, request.offset)
+        except OSError as error:
+            return -(error.errno or errno.EIO)
+
+    def _poison_memory(self, memory: Any, length: int) -> None:
         if length > len(self._poison):
             self._poison = bytes([POISON]) * length
-        ffi.memmove(into, self._poison, length)
+        ffi.memmove(memory, self._poison, length)
 
     def _settle(self) -> None:
         """Start more requests, forget jobs that have ended, and wake consumers."""
@@ -272,12 +294,13 @@ class Simulated(Engine):
 
 
 def _thresholds(faults: Faults) -> tuple[tuple[float, int], ...]:
-    """Return (cumulative rate, -errno or 0 for a short read) for each rate that is not 0."""
+    """Return (cumulative rate, -errno or 0 for a short request) for each rate that is not 0."""
     rates = (
         (faults.short, 0),
         (faults.eagain, -errno.EAGAIN),
         (faults.eintr, -errno.EINTR),
         (faults.eio, -errno.EIO),
+        (faults.enospc, -errno.ENOSPC),
     )
     if any(rate < 0 for rate, _ in rates) or sum(rate for rate, _ in rates) > 1:
         raise ConfigError("fault rates are between 0 and 1 and their sum is at most 1")
@@ -289,7 +312,7 @@ def _thresholds(faults: Faults) -> tuple[tuple[float, int], ...]:
     return tuple(thresholds)
 
 
-def _close_files(files: dict[tuple[int, int], int]) -> None:
+def _close_files(files: dict[tuple[int, int, int], int]) -> None:
     for fd in files.values():
         os.close(fd)
     files.clear()

@@ -1,8 +1,8 @@
-"""The threads engine: `pread` with O_DIRECT in a few threads, for kernels that refuse io_uring.
+"""The threads engine: `pread` and `pwrite` in a few threads, for kernels that refuse io_uring.
 
-Each thread reads one extent at a time in C, without the GIL, and returns to Python after about a
-thousand rows to report them to the event loop. Only as many requests are in flight as there are
-threads, so use `uring` if it works.
+Each thread reads or writes one extent at a time in C, without the GIL, and returns to Python after
+about a thousand rows to report them to the event loop. Only as many requests are in flight as there
+are threads, so use `uring` if it works.
 """
 
 from __future__ import annotations

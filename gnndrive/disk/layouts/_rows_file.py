@@ -1,4 +1,4 @@
-"""`RowsFile`: consecutive rows in one file, read with O_DIRECT; two layouts share it.
+"""`RowsFile`: consecutive rows in one file, read or written with O_DIRECT; layouts share it.
 
 The read planner (`native/plan.c`) sorts the missing rows and joins them into extents: one read for
 rows that share a sector or touch, rounded out to the device's sectors. It works for any row size
@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import warnings
+from typing import Self
 
 import numpy as np
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
-from gnndrive.disk.layouts.base import BLOCK_BYTES, Layout
+from gnndrive.disk.layouts.base import BLOCK_BYTES, Layout, LayoutContext
 from gnndrive.disk.read_job import ReadJob
 
 SECTOR_BYTES = 512  # the sector of most disks; assumed for buffered reads, which need none
@@ -31,6 +32,8 @@ class RowsFile(Layout):
             warning.
         separate: read each row with its own request, in the given order, without sorting or
             joining; a row may occur twice. For benchmarks.
+        write: `locate` plans writes: each row goes from its place to the file, with its own
+            request. Rows and places have to be of whole pages.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class RowsFile(Layout):
         direct: bool = True,
         separate: bool = False,
         repeats: bool = False,
+        write: bool = False,
     ) -> None:
         if extent_bytes_max < 1 or gap_bytes_max < 0:
             raise ConfigError("extent_bytes_max must be at least 1 and gap_bytes_max at least 0")
@@ -50,8 +54,16 @@ class RowsFile(Layout):
         self.gap_bytes_max = gap_bytes_max
         self.separate = separate
         self.repeats = repeats
-        self.fd, self.direct = _open(file.path, direct)
+        self.write = write
+        self.fd, self.direct = _open(file.path, direct, os.O_RDWR if write else os.O_RDONLY)
         self.sector_bytes = _sector_bytes(self.fd) if self.direct else SECTOR_BYTES
+
+    @classmethod
+    def make(cls, context: LayoutContext) -> Self:
+        """See `Layout.make`."""
+        return cls(
+            context.file, context.extent_bytes_max, context.gap_bytes_max, repeats=context.repeats
+        )
 
     def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
         """See `Layout.locate`."""
@@ -75,6 +87,7 @@ class RowsFile(Layout):
                 "land_direct": int(landing.direct),
                 "separate": int(self.separate),
                 "repeats": int(self.repeats),
+                "write": int(self.write),
             },
         )
         error = ffi.new("int *")
@@ -85,12 +98,12 @@ class RowsFile(Layout):
 
     def _plan_error(self, code: int, rows: Int64Array) -> Exception:
         if code == errno.ENOMEM:
-            return MemoryError(f"no memory to plan {rows.size:,} reads of {self.path}")
+            return MemoryError(f"no memory to plan {rows.size:,} requests for {self.path}")
         if code == errno.ERANGE:
             bad = rows[(rows < 0) | (rows >= self.file.row_count)][0]
             return ValueError(f"row {bad} of {self.path}, which has {self.file.row_count} rows")
         return ValueError(
-            f"cannot plan reads of {self.path}: a row twice, a negative place, or sizes out of "
+            f"cannot plan requests for {self.path}: a row twice, a negative place, or sizes out of "
             f"bounds (rows of {self.file.row_bytes} bytes, sectors of {self.sector_bytes} bytes)"
         )
 
@@ -105,9 +118,9 @@ class RowsFile(Layout):
             self.close()
 
 
-def _open(path: str, direct: bool) -> tuple[int, bool]:
-    """Open a file for reading; return its descriptor, and whether it has O_DIRECT."""
-    flags = os.O_RDONLY | os.O_CLOEXEC
+def _open(path: str, direct: bool, access: int) -> tuple[int, bool]:
+    """Open a file; return its descriptor, and whether it has O_DIRECT."""
+    flags = access | os.O_CLOEXEC
     try:
         if not direct:
             return os.open(path, flags), False

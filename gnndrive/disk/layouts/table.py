@@ -6,10 +6,7 @@ bytes.
 
 from __future__ import annotations
 
-from typing import Self
-
 from gnndrive.disk.layouts._rows_file import RowsFile
-from gnndrive.disk.layouts.base import LayoutContext
 
 
 class TableLayout(RowsFile):
@@ -21,10 +18,3 @@ class TableLayout(RowsFile):
     def ahead_bytes(self) -> int:  # type: ignore[override]
         """See `Layout`."""
         return self.gap_bytes_max
-
-    @classmethod
-    def make(cls, context: LayoutContext) -> Self:
-        """See `Layout.make`."""
-        return cls(
-            context.file, context.extent_bytes_max, context.gap_bytes_max, repeats=context.repeats
-        )

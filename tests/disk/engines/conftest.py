@@ -13,6 +13,7 @@ import pytest
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import Landing, Stretch, TableFile
 from gnndrive.disk.engines.base import Engine
+from gnndrive.disk.layouts._rows_file import RowsFile
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.read_job import ReadJob
 
@@ -34,6 +35,20 @@ class Rows:
         """Plan to read rows into slots; None: each into the slot of its number."""
         slots = rows.astype(np.int32) if slots is None else slots
         return self.table.locate(rows, slots, self.landing)
+
+    def writes(self, rows: np.ndarray, slots: np.ndarray) -> ReadJob:
+        """Fill the slots with random bytes, which are what the rows should hold from now on, and
+        plan to write them."""
+        layout = RowsFile(self.file, self.file.row_bytes, write=True)
+        self.memory[:] = np.random.default_rng(1).integers(0, 256, self.memory.shape, np.uint8)
+        self.content[rows] = self.memory[slots]
+        return layout.locate(rows, slots, self.landing)
+
+    def lost(self) -> list[int]:
+        """Return the rows that the file does not hold as they should be."""
+        stored = np.fromfile(self.file.path, np.uint8, offset=DATA_OFFSET)
+        differ = stored.reshape(self.content.shape) != self.content
+        return np.flatnonzero(differ.any(axis=1)).tolist()
 
     def wrong(self, rows: Any, slots: Any) -> int:
         """Return how many of `slots` do not hold their row."""

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import gc
+import resource
 import weakref
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from gnndrive.common import plugins
 from gnndrive.common.errors import ClosedError, ConfigError
-from gnndrive.common.ffi import ffi
+from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.records import EngineSettings
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.read_job import ReadJob
@@ -199,6 +200,58 @@ async def test_rows_behind_the_end_of_a_truncated_file_fail(make, rows_of):
     ]
 
 
+# ---- writes
+
+
+@product("row_bytes", [4096, 69632])
+async def test_what_was_written_is_in_the_file(make, rows_of, row_bytes):
+    """Also rows that are longer than a staging block."""
+    rows, engine = rows_of(row_bytes, 60), make()
+    picked, slots = some(np.random.default_rng(row_bytes), rows, 40)
+    job = engine.read(rows.writes(picked, slots))
+    _, failures = await rows.ended(job, picked, slots)
+    assert not failures
+    assert not rows.lost()
+    await engine.aclose()
+    stats = engine.stats()
+    assert (stats["requests"], stats["bytes"]) == (0, 0), "users see these as what was read"
+    assert stats["writes"] - stats["retries"] == 40
+    assert stats["bytes_written"] >= 40 * row_bytes
+
+
+async def test_writes_that_the_kernel_refuses_fail_alone(make, rows_of):
+    """A process may write no file behind a limit, which lies within row 30."""
+    rows, engine = rows_of(8192, 60), make()
+    picked, slots = some(np.random.default_rng(10), rows, 60)
+    job, limits = rows.writes(picked, slots), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096 + 30 * 8192 + 4096, limits[1]))
+    try:
+        _, failures = await rows.ended(engine.read(job), picked, slots)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    refused = [(slots[picked == row][0], errno.EFBIG, 4096 + row * 8192) for row in range(30, 60)]
+    assert sorted(failures) == sorted(refused)
+    assert rows.lost() == list(range(30, 60))
+
+
+async def test_closing_waits_for_writes_that_are_under_way(make, rows_of):
+    rows, engine = rows_of(4096, 500), make(depth=2)
+    picked, slots = some(np.random.default_rng(11), rows, 500)
+    job = engine.read(rows.writes(picked, slots))
+    await asyncio.sleep(0)
+    await engine.aclose()
+    lost = set(rows.lost())
+    rows.memory[:] = UNTOUCHED
+    assert set(rows.lost()) == lost, "written after the end"
+    landed, failed = [], []
+    async for stretch in job:
+        landed += stretch.slots.tolist()
+        failed += stretch.failures.tolist()
+    assert {code for _, code, _ in failed} <= {errno.ECANCELED}
+    assert sorted([*landed, *(slot for slot, _, _ in failed)]) == list(range(500))
+    assert not lost & set(picked[np.isin(slots, landed)].tolist())
+
+
 # ---- a broken one is found
 
 
@@ -218,11 +271,24 @@ class Uncounted(OneThread):
         return dict.fromkeys(super().stats(), 0)
 
 
+class Forgetful(OneThread):
+    """Reports rows that it has not written."""
+
+    def _carry_out(self, job: ReadJob) -> None:
+        request = ffi.new("gd_request *")
+        while (extent := lib.gd_reads_take(job.handle)) >= 0:
+            lib.gd_reads_request(job.handle, extent, ffi.NULL, request)
+            lib.gd_reads_complete(job.handle, extent, request.length, ffi.NULL)
+        lib.gd_reads_let_go(job.handle)
+        self._tell(job)
+
+
 @pytest.mark.parametrize(
     ("engine", "check", "message"),
     [
         (Spoiling, partial(test_every_byte_of_any_row_size, row_bytes=512), "== 238"),
         (Uncounted, test_several_reads_at_once, ">="),
+        (Forgetful, partial(test_what_was_written_is_in_the_file, row_bytes=4096), "lost"),
     ],
 )
 async def test_a_broken_engine_is_found(engine, check, message, rows_of):

@@ -20,13 +20,14 @@ AGAIN, WHOLE, BROKEN = lib.GD_AGAIN, lib.GD_WHOLE, lib.GD_BROKEN
 class Machine:
     """Planned reads of rows of `DATA`, row i into slot i, and the staging of one extent."""
 
-    def __init__(self, rows, row_bytes, direct=False):
+    def __init__(self, rows, row_bytes, direct=False, write=False):
         self.row_bytes = row_bytes
         self.slots = slot_memory(max(rows) + 1, row_bytes)
         self.block = ffi.new("uint8_t[]", 65536)
         self.reads, error = plan(
             rows, rows, ffi.from_buffer("uint8_t[]", self.slots), row_bytes=row_bytes,
-            row_count=DATA.size // row_bytes, slot_stride=row_bytes, land_direct=direct,
+            row_count=DATA.size // row_bytes, slot_stride=row_bytes, land_direct=direct or write,
+            write=write, extent_bytes_max=row_bytes if write else 65536,
         )  # fmt: skip
         assert error == 0
 
@@ -34,7 +35,7 @@ class Machine:
         """Return (offset, length, address) of the extent's present request."""
         out = ffi.new("gd_request *")
         lib.gd_reads_request(self.reads, extent, self.block, out)
-        return out.offset, out.length, out.into
+        return out.offset, out.length, out.memory
 
     def complete(self, res, extent=0):
         """Complete the present request with `res`; its bytes come from DATA."""
@@ -125,6 +126,32 @@ def test_a_lone_row_of_whole_sectors_is_read_into_its_slot():
     machine = Machine([1], 768, direct=True)  # off its sector
     lib.gd_reads_take(machine.reads)
     assert machine.request()[2] == machine.block
+
+
+def test_writes_go_row_by_row_in_the_order_of_the_file():
+    """From the slots, and the rest of a short one from a sector on."""
+    machine = Machine([3, 1, 0], 1024, write=True)
+    slots = ffi.from_buffer("uint8_t[]", machine.slots)
+    assert lib.gd_reads_block_bytes(machine.reads) == 0
+    assert [lib.gd_reads_take(machine.reads) for _ in range(4)] == [0, 1, 2, -1]
+    wanted = [(row * 1024, 1024, slots + row * 1024) for row in (0, 1, 3)]
+    assert [machine.request(extent) for extent in range(3)] == wanted
+    assert lib.gd_reads_complete(machine.reads, 2, 700, ffi.NULL) == AGAIN
+    assert machine.request(2) == (3 * 1024 + 512, 512, slots + 3 * 1024 + 512)
+    assert lib.gd_reads_complete(machine.reads, 2, 512, ffi.NULL) == WHOLE
+    assert lib.gd_reads_complete(machine.reads, 0, 1024, ffi.NULL) == WHOLE
+    assert machine.landed() == [3, 0]
+
+
+def test_writes_that_make_no_progress_end_as_on_a_full_disk():
+    machine = Machine([0, 1], 512, write=True)
+    for _ in range(2):
+        lib.gd_reads_take(machine.reads)
+    assert lib.gd_reads_complete(machine.reads, 0, 0, ffi.NULL) == BROKEN
+    results = {lib.gd_reads_complete(machine.reads, 1, 100, ffi.NULL) for _ in range(999)}
+    assert results == {AGAIN}
+    assert lib.gd_reads_complete(machine.reads, 1, 100, ffi.NULL) == BROKEN
+    assert machine.failures() == [(0, errno.ENOSPC, 0), (1, errno.ENOSPC, 512)]
 
 
 def test_cancelling_fails_extents_not_taken_and_retries():

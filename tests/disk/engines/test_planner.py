@@ -124,6 +124,9 @@ def test_only_separate_rows_may_be_read_without_memory_to_land_in():
     assert lib.gd_reads_block_bytes(reads) == 512  # through staging
 
 
+WRITE = {"write": 1, "land_direct": 1, "row_bytes": 1024, "extent_bytes_max": 1024}
+
+
 @pytest.mark.parametrize(
     ("rows", "geometry", "error"),
     [
@@ -139,6 +142,14 @@ def test_only_separate_rows_may_be_read_without_memory_to_land_in():
         ([1], {"extent_bytes_max": 0}, errno.EINVAL),
         ([1], {"slot_stride": 99}, errno.EINVAL),
         ([1], {"data_offset": -1}, errno.EINVAL),
+        ([5, 3, 5], WRITE, errno.EINVAL),
+        ([1], WRITE | {"land_direct": 0}, errno.EINVAL),
+        ([1], WRITE | {"repeats": 1}, errno.EINVAL),
+        ([1], WRITE | {"extent_bytes_max": 1025}, errno.EINVAL),
+        ([1], WRITE | {"slots_at": 256}, errno.EINVAL),
+        ([1], WRITE | {"data_offset": 256}, errno.EINVAL),
+        ([1], WRITE | {"slot_stride": 1025}, errno.EINVAL),
+        ([1], WRITE | {"row_bytes": 1000, "extent_bytes_max": 1000}, errno.EINVAL),
     ],
 )
 def test_bad_rows_and_geometries_are_refused(rows, geometry, error):

@@ -1,4 +1,5 @@
-"""The simulated engine: faults that are retried change no row, errors fail exactly their rows."""
+"""The simulated engine: faults that are retried change no row, errors fail exactly their rows; so
+it is with writes, which take their bytes when they end."""
 
 import errno
 
@@ -6,7 +7,7 @@ import numpy as np
 
 from gnndrive.testing.faults import NOISE, Faults, Simulated, simulated
 
-from .conftest import UNTOUCHED
+from .conftest import UNTOUCHED, drain
 
 
 async def one_run(rows, seed, faults, count=48):
@@ -55,3 +56,38 @@ async def test_a_bad_sector_fails_the_rows_that_touch_it(rows_of, seeds):
         assert sorted(failed) == np.flatnonzero(touching).tolist()
         assert {code for code, _ in failed.values()} == {errno.EIO}
         assert all(bad[0] - 512 <= offset < bad[1] for _, offset in failed.values())
+
+
+async def test_a_write_takes_its_bytes_when_it_ends(rows_of):
+    rows, engine = rows_of(4096, 8), Simulated(simulated())
+    engine.paused = True
+    engine.read(rows.writes(np.arange(8), np.arange(8, dtype=np.int32)))
+    assert rows.lost() == list(range(8))
+    assert engine.step(4) == 4
+    lost = rows.lost()
+    assert len(lost) == 4
+    rows.memory[:] = UNTOUCHED  # too early
+    await engine.aclose()
+    assert rows.lost() == lost
+    stored = np.fromfile(rows.file.path, np.uint8)[4096:].reshape(8, 4096)
+    assert (stored[lost] == UNTOUCHED).all()
+
+
+async def test_rows_whose_write_fails_are_told(rows_of, seeds):
+    faults = Faults(short=0.2, eagain=0.1, eintr=0.1, eio=0.1, enospc=0.1, delay_turns_max=2)
+    codes = set()
+    for seed in seeds(5):
+        rows, engine = rows_of(8192, 60), Simulated(simulated(seed, faults, depth=8))
+        job = rows.writes(np.arange(60), np.arange(60, dtype=np.int32))
+        _, failures = await drain(engine, job)
+        await engine.aclose()
+        assert set(rows.lost()) <= {slot for slot, _, _ in failures}
+        assert all(offset == 4096 + slot * 8192 for slot, _, offset in failures)
+        codes |= {code for _, code, _ in failures}
+    assert codes == {errno.EIO, errno.ENOSPC}
+
+
+async def test_a_full_disk_can_be_read(rows_of):
+    engine = Simulated(simulated(faults=Faults(enospc=1)))
+    await rows_of(512, 100).bring(engine, np.arange(100))
+    await engine.aclose()
