@@ -67,6 +67,57 @@ int64_t gd_place_rows(const int64_t *rows, int64_t n, int64_t row_count, int64_t
 void gd_spread(const uint8_t *rows, const int64_t *row, int64_t n, int64_t row_bytes,
                const int32_t *place, int64_t stride, uint8_t *to);
 
+/* ---- roll.c: distributing rows to batches in one pass over the table ---- */
+/* Encode the cold rows of node[n], which are in any order, as deltas (see there), sorted, each
+ * once: rows whose class is below `threshold`, and rows without a bit in seen[], which has one bit
+ * for each of `rows`; these get theirs. `deltas` has room for n bytes, and for 8 n or rows / 128
+ * more. Writes how many rows they are to *count and returns how many bytes. -ERANGE: a node is out
+ * of range, and nodes before it are marked; -ENOMEM. Several threads may share seen[]: each row is
+ * marked by one of them. */
+int64_t gd_cold_rows(const int64_t *node, int64_t n, const uint8_t *classes, int64_t rows,
+                     int32_t threshold, uint8_t *seen, uint8_t *deltas, int64_t *count);
+/* Write the rows of deltas to rows[count]. -EINVAL: the deltas are damaged. */
+int gd_rows_decode(const uint8_t *deltas, int64_t bytes, int64_t count, int64_t *rows);
+/* found[i] is the place of rows[i] among ids[m], which rise, or -1. -EINVAL: the ids do not rise;
+ * -EOVERFLOW: they are too far apart for so many rows; -ENOMEM. */
+int gd_rows_find(const int64_t *ids, int64_t m, const int64_t *rows, int64_t n, int64_t *found);
+
+typedef struct gd_deltas {
+    const uint8_t *deltas;
+    int64_t bytes, count;
+} gd_deltas;
+typedef struct gd_buffers {
+    uint8_t *memory; /* buffer b starts at memory + b * stride */
+    int64_t stride, count;
+    const int32_t *spare; /* numbers of buffers that may be opened */
+    int64_t spares;
+} gd_buffers;
+/* A buffer with `rows` of a batch's rows; block_rows in all but a batch's last one. */
+typedef struct gd_block {
+    int32_t batch, buffer;
+    int64_t ordinal; /* of the block in its batch */
+    int64_t rows;
+} gd_block;
+enum { GD_WANTS_BUFFERS = 1 };
+typedef struct gd_distribution gd_distribution;
+/* What the deltas point to must stay until gd_distribution_free. NULL: errno is EINVAL, an argument
+ * is out of range or the beginning of the deltas is damaged; or ENOMEM. */
+gd_distribution *gd_distribution_new(int64_t row_bytes, int64_t block_rows, int64_t batches,
+                                     const gd_deltas *deltas);
+void gd_distribution_free(gd_distribution *d);
+/* Copy the rows of each batch that are in `part`, rows `first` to first + count of the table, one
+ * behind the other to the batch's open buffer; one is opened where there is none. Writes the full
+ * blocks to full[], which has room for the open buffers and the spare ones, and how
+ * many they are to *handed; and to *taken how many spare buffers were opened, the first ones. 0;
+ * GD_WANTS_BUFFERS: go on with the same part and other spare buffers; -ERANGE: a batch needs a row
+ * before `first`; -EINVAL: the deltas are damaged, or a spare buffer's number is out of range. */
+int gd_distribution_copy(gd_distribution *d, const uint8_t *part, int64_t first, int64_t count,
+                         const gd_buffers *buffers, gd_block *full, int64_t *handed,
+                         int64_t *taken);
+/* Hand out the open buffers, what follows their rows as it is, to last[batches]; returns how many.
+ * -ENODATA: a batch has rows that no part had. */
+int64_t gd_distribution_flush(gd_distribution *d, gd_block *last);
+
 /* ---- durability ---- */
 /* Make all that was written to the file system of `fd` durable; syncfs(2). */
 int gd_sync_file_system(int fd);

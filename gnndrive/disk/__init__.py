@@ -6,6 +6,7 @@
 - `tiers/` are what lies below the feature buffer.
 - `read_job.py` is the `ReadJob` that a layout plans, an engine carries out and a caller awaits.
 - `row_reader.py` reads rows on demand, outside of a loader.
+- `distribution.py` copies the rows of a table to the batches that need them, in one pass.
 - `sequential_reader.py` reads a whole file of numbers in long direct reads.
 
 Layouts, engines and tiers are plug-ins: one new file in the folder, with one class that has a
