@@ -5,6 +5,7 @@
   tests.
 - `tiers/` are what lies below the feature buffer.
 - `read_job.py` is the `ReadJob` that a layout plans, an engine carries out and a caller awaits.
+- `block_file.py` is a file of blocks of rows that are written, read and written over.
 - `row_reader.py` reads rows on demand, outside of a loader.
 - `distribution.py` copies the rows of a table to the batches that need them, in one pass.
 - `sequential_reader.py` reads a whole file of numbers in long direct reads.

@@ -34,6 +34,8 @@ class RowsFile(Layout):
             joining; a row may occur twice. For benchmarks.
         write: `locate` plans writes: each row goes from its place to the file, with its own
             request. Rows and places have to be of whole pages.
+        fd: an open descriptor of the file, which this object opens again; None: `file.path` is
+            opened.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class RowsFile(Layout):
         separate: bool = False,
         repeats: bool = False,
         write: bool = False,
+        fd: int | None = None,
     ) -> None:
         if extent_bytes_max < 1 or gap_bytes_max < 0:
             raise ConfigError("extent_bytes_max must be at least 1 and gap_bytes_max at least 0")
@@ -55,7 +58,7 @@ class RowsFile(Layout):
         self.separate = separate
         self.repeats = repeats
         self.write = write
-        self.fd, self.direct = _open(file.path, direct, os.O_RDWR if write else os.O_RDONLY)
+        self.fd, self.direct = _open(file.path, direct, os.O_RDWR if write else os.O_RDONLY, fd)
         self.sector_bytes = _sector_bytes(self.fd) if self.direct else SECTOR_BYTES
 
     @classmethod
@@ -118,14 +121,15 @@ class RowsFile(Layout):
             self.close()
 
 
-def _open(path: str, direct: bool, access: int) -> tuple[int, bool]:
-    """Open a file; return its descriptor, and whether it has O_DIRECT."""
-    flags = access | os.O_CLOEXEC
+def _open(path: str, direct: bool, access: int, opened: int | None) -> tuple[int, bool]:
+    """Open a file, or that of the descriptor `opened`; return the descriptor, and whether it has
+    O_DIRECT."""
+    flags, name = access | os.O_CLOEXEC, path if opened is None else f"/proc/self/fd/{opened}"
     try:
         if not direct:
-            return os.open(path, flags), False
+            return os.open(name, flags), False
         try:
-            fd = os.open(path, flags | os.O_DIRECT)
+            fd = os.open(name, flags | os.O_DIRECT)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
@@ -139,7 +143,7 @@ def _open(path: str, direct: bool, access: int) -> tuple[int, bool]:
             RuntimeWarning,
             stacklevel=3,
         )
-        return os.open(path, flags), False
+        return os.open(name, flags), False
     except OSError as error:
         raise StoreError(
             f"{path} cannot be opened: {error.strerror}; check the store (gnndrive "
