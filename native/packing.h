@@ -69,11 +69,11 @@ void gd_spread(const uint8_t *rows, const int64_t *row, int64_t n, int64_t row_b
 
 /* ---- roll.c: distributing rows to batches in one pass over the table ---- */
 /* Encode the cold rows of node[n], which are in any order, as deltas (see there), sorted, each
- * once: rows whose class is below `threshold`, and rows without a bit in seen[], which has one bit
- * for each of `rows`; these get theirs. `deltas` has room for n bytes, and for 8 n or rows / 128
- * more. Writes how many rows they are to *count and returns how many bytes. -ERANGE: a node is out
- * of range, and nodes before it are marked; -ENOMEM. Several threads may share seen[]: each row is
- * marked by one of them. */
+ * once: rows whose class is below `threshold`, and others whose bit in seen[], which has one for
+ * each of `rows`, is not set; these bits are set. `deltas` has room for n bytes, and for 8 n or
+ * rows / 128 more. Writes how many rows they are to *count and returns how many bytes. -ERANGE: a
+ * node is out of range, and nodes before it are marked; -ENOMEM. Several threads may share seen[]:
+ * each row is marked by one of them. */
 int64_t gd_cold_rows(const int64_t *node, int64_t n, const uint8_t *classes, int64_t rows,
                      int32_t threshold, uint8_t *seen, uint8_t *deltas, int64_t *count);
 /* Write the rows of deltas to rows[count]. -EINVAL: the deltas are damaged. */
@@ -107,8 +107,8 @@ gd_distribution *gd_distribution_new(int64_t row_bytes, int64_t block_rows, int6
 void gd_distribution_free(gd_distribution *d);
 /* Copy the rows of each batch that are in `part`, rows `first` to first + count of the table, one
  * behind the other to the batch's open buffer; one is opened where there is none. Writes the full
- * blocks to full[], which has room for the open buffers and the spare ones, and how
- * many they are to *handed; and to *taken how many spare buffers were opened, the first ones. 0;
+ * blocks to full[], which has room for the open buffers and the spare ones, and how many they are
+ * to *handed; and to *taken how many spare buffers were opened, the first ones. 0;
  * GD_WANTS_BUFFERS: go on with the same part and other spare buffers; -ERANGE: a batch needs a row
  * before `first`; -EINVAL: the deltas are damaged, or a spare buffer's number is out of range. */
 int gd_distribution_copy(gd_distribution *d, const uint8_t *part, int64_t first, int64_t count,
