@@ -34,13 +34,16 @@ class BlockFile:
     Args:
         folder: where the file is made; it gets no name there.
         row_bytes, block_rows: a block has so many rows of so many bytes, whole pages in all.
+        gap_bytes_max: see `LayoutContext`.
 
     Attributes:
         block_bytes: bytes of a block.
         blocks: how many the file has.
     """
 
-    def __init__(self, folder: Path, row_bytes: int, block_rows: int) -> None:
+    def __init__(
+        self, folder: Path, row_bytes: int, block_rows: int, gap_bytes_max: int = 0
+    ) -> None:
         self.blocks, self.block_bytes = 0, row_bytes * block_rows
         if self.block_bytes % PAGE_BYTES:
             raise ValueError(f"a block of {self.block_bytes:,} bytes is not of whole pages")
@@ -54,7 +57,7 @@ class BlockFile:
                 f"no file for rows can be made in {path} ({error.strerror}): {_ANOTHER}"
             ) from error
         try:
-            self._rows = RowsFile(rows, SWEEP_BLOCK_BYTES, fd=file.fd)
+            self._rows = RowsFile(rows, SWEEP_BLOCK_BYTES, gap_bytes_max, fd=file.fd)
             self._written = RowsFile(
                 blocks, self.block_bytes, direct=self._rows.direct, write=True, fd=file.fd
             )

@@ -228,6 +228,7 @@ class BufferPool(Buffers):
             context = TierContext(
                 self._layouts[plan.name], self._engine, None, plan.rows, plan.row_bytes,
                 (plan.residents, plan.residents + plan.kept), evicted, plan.name,
+                self.settings.classes.get(plan.name),
             )  # fmt: skip
             scheme, tiers = self.settings.scheme, self.settings.strategy.tiers
             tier = make_chain(tiers, scheme.tier_context(context))

@@ -84,6 +84,8 @@ class TierContext:
             that chooses itself keeps as many.
         evicted: where a tier may keep rows that leave the slots; the tier closes it. None: nowhere.
         table: the name of the table.
+        classes: the class of each row, uint8 [rows], by which rows leave the slots; None: by other
+            things alone.
         opened: what the strategy has opened for its tiers, such as a connection; see
             `Scheme.tier_context`.
     """
@@ -96,6 +98,7 @@ class TierContext:
     kept: tuple[int, int] = (0, 0)
     evicted: EvictedRows | None = None
     table: str = ""
+    classes: npt.NDArray[np.uint8] | None = None
     opened: Any = None
 
 
