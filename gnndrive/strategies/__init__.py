@@ -21,6 +21,7 @@ from typing import Any
 _CLASSES = {
     "GNNDrive": "gnndrive",
     "Ginex": "ginex",
+    "Rolling": "rolling",
     "AliPG": "ali_pg",
     "LSMGNN": "lsm_gnn",
     "DiskGNN": "diskgnn",

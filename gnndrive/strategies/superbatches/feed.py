@@ -60,15 +60,22 @@ class Superbatch:
             self.error, self.end = error, index
 
 
-class _Source(Protocol):
+class Source(Protocol):
     """What a feed asks of `scheme.LoaderSuperbatches`, or of simulated ones."""
 
     end: int | None
 
-    def size(self, number: int, misses: float | None) -> int: ...
-    def open_trace(self) -> Trace: ...
-    def next_uses(self) -> Mapping[str, Codes]: ...
-    def no_room(self) -> ConfigError: ...
+    def size(self, number: int, misses: float | None) -> int:
+        """See `LoaderSuperbatches.size`."""
+
+    def open_trace(self) -> Trace:
+        """See `LoaderSuperbatches.open_trace`."""
+
+    def next_uses(self) -> Mapping[str, Codes]:
+        """See `LoaderSuperbatches.next_uses`."""
+
+    def no_room(self) -> ConfigError:
+        """See `LoaderSuperbatches.no_room`."""
 
 
 class AheadFeed(SampledFeed):
@@ -78,11 +85,12 @@ class AheadFeed(SampledFeed):
     combines = False  # samples of a superbatch arrive one by one, however they were drawn
     recorded: Superbatch | None = None
 
-    def __init__(self, source: _Source) -> None:
+    def __init__(self, source: Source, alive: int = ALIVE_MAX) -> None:
         self._source = source
         self._before = 0, 0  # see `loads_of`, at the start of the epoch
         self._ready: asyncio.Queue[Superbatch] = asyncio.Queue(ALIVE_MAX)
-        self._alive = asyncio.Semaphore(ALIVE_MAX)  # taken by each superbatch with an open trace
+        self._sampled = self._ready
+        self._alive = asyncio.Semaphore(alive)  # taken by each superbatch with an open trace
         # Table name → the first uses by the superbatch after the one that is replayed.
         self._later: Mapping[str, Codes] | None = None
         self._traces: set[Trace] = set()  # those that are open
@@ -103,6 +111,9 @@ class AheadFeed(SampledFeed):
         for trace in self._traces:
             trace.close()
 
+    def note(self, epoch: Epoch, index: int, sample: Sample) -> None:
+        """In a worker thread: note what is needed of a sample before it is replayed."""
+
     # ---- sampling
 
     async def _inspect_all(self, epoch: Epoch) -> None:
@@ -112,7 +123,7 @@ class AheadFeed(SampledFeed):
             superbatch = await self._inspect(epoch, number)
             if superbatch.end > superbatch.first:
                 self._foresee(epoch, superbatch)
-            await self._ready.put(superbatch)
+            await self._sampled.put(superbatch)
             if superbatch.last:
                 return
 
@@ -126,11 +137,60 @@ class AheadFeed(SampledFeed):
             superbatch.fail(first, error)
             return superbatch
         self._traces.add(superbatch.trace)
-        await _sample_superbatch(epoch, superbatch, source.end)
+        await self._sample(epoch, superbatch)
         if alone and superbatch.end > first and not superbatch.written:
             superbatch.fail(first, source.no_room())
         await self._find_next_uses(epoch, superbatch, superbatch.trace)
         return superbatch
+
+    async def _sample(self, epoch: Epoch, superbatch: Superbatch) -> None:
+        """Sample and record its batches, as many at once as there are samplers. Batch `end` of the
+        source is not drawn; if that is None only the schedule knows which one is the last."""
+        end = self._source.end
+
+        async def sample_some() -> None:
+            while superbatch.left > 0:
+                count = min(superbatch.left, epoch.combined)
+                superbatch.left -= count
+                drawn = draw_seeds(epoch, count)
+                if not superbatch.last:
+                    superbatch.end = epoch.seeds_drawn
+                if drawn.ended or epoch.seeds_drawn == end:
+                    superbatch.left, superbatch.last = 0, True
+                if drawn.error is not None:
+                    superbatch.fail(epoch.seeds_drawn, drawn.error)
+                await sample_together(epoch, [[each] for each in drawn.seeds], record)
+
+        async def record(sampling: Sampling) -> None:
+            try:
+                written, seconds = await epoch.workers.run(
+                    self._sample_and_write, sampling, superbatch
+                )
+            except Exception as error:
+                superbatch.fail(sampling.seeds[0].index, error)
+                return
+            epoch.counters.samples += 1
+            epoch.counters.sample_s += seconds
+            superbatch.written += written
+            if not written:  # the disk is full
+                superbatch.left = 0
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(max(epoch.stages.samplers // epoch.combined, 1)):
+                group.create_task(sample_some())
+
+    def _sample_and_write(self, sampling: Sampling, superbatch: Superbatch) -> tuple[bool, float]:
+        """In a worker thread: sample a batch and record it. Whether it is in the file; seconds."""
+        started = perf_counter()
+        samples = samples_of(sampling, sampling.epoch.topologies)
+        sample = next_sample(sampling, 0, samples)
+        assert isinstance(sample, Sample), "samples in PyG's own form are refused before"
+        assert superbatch.trace is not None
+        sampling.epoch.inputs.assembly.check_sample(sample)
+        written = superbatch.trace.write(sampling.seeds[0], sample)
+        self.note(sampling.epoch, sampling.seeds[0].index, sample)
+        sampling.times[0].mark(SAMPLED)
+        return written, perf_counter() - started
 
     def _misses(self, epoch: Epoch) -> float | None:
         """Rows that a batch of this epoch loaded so far; None: none was delivered yet."""
@@ -207,7 +267,7 @@ class InspectFeed(AheadFeed):
     extracts = False
 
     def __init__(
-        self, source: _Source, load_graph: Callable[[], None], free_graph: Callable[[], None]
+        self, source: Source, load_graph: Callable[[], None], free_graph: Callable[[], None]
     ) -> None:
         super().__init__(source)
         self._load_graph, self._free_graph = load_graph, free_graph
@@ -238,7 +298,7 @@ class ReplayFeed(AheadFeed):
 
     recorded: Superbatch
 
-    def __init__(self, source: _Source, recorded: Superbatch) -> None:
+    def __init__(self, source: Source, recorded: Superbatch) -> None:
         super().__init__(source)
         self.recorded = recorded
 
@@ -257,53 +317,6 @@ class ReplayFeed(AheadFeed):
             self._traces.add(self.recorded.trace)
             self._foresee(epoch, self.recorded)
         epoch.extracting.end(await self._replay_superbatch(epoch, self.recorded))
-
-
-async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch, end: int | None) -> None:
-    """Sample and record its batches, as many at once as there are samplers. Batch `end` is not
-    drawn, and if that is None only the schedule knows which one is the last."""
-
-    async def sample_some() -> None:
-        while superbatch.left > 0:
-            count = min(superbatch.left, epoch.combined)
-            superbatch.left -= count
-            drawn = draw_seeds(epoch, count)
-            if not superbatch.last:
-                superbatch.end = epoch.seeds_drawn
-            if drawn.ended or epoch.seeds_drawn == end:
-                superbatch.left, superbatch.last = 0, True
-            if drawn.error is not None:
-                superbatch.fail(epoch.seeds_drawn, drawn.error)
-            await sample_together(epoch, [[each] for each in drawn.seeds], record)
-
-    async def record(sampling: Sampling) -> None:
-        try:
-            written, seconds = await epoch.workers.run(_sample_and_write, sampling, superbatch)
-        except Exception as error:
-            superbatch.fail(sampling.seeds[0].index, error)
-            return
-        epoch.counters.samples += 1
-        epoch.counters.sample_s += seconds
-        superbatch.written += written
-        if not written:  # the disk is full
-            superbatch.left = 0
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(max(epoch.stages.samplers // epoch.combined, 1)):
-            group.create_task(sample_some())
-
-
-def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool, float]:
-    """In a worker thread: sample a batch and record it; whether it is in the file, and seconds."""
-    started = perf_counter()
-    samples = samples_of(sampling, sampling.epoch.topologies)
-    sample = next_sample(sampling, 0, samples)
-    assert isinstance(sample, Sample), "samples in PyG's own form are refused before"
-    assert superbatch.trace is not None
-    sampling.epoch.inputs.assembly.check_sample(sample)
-    written = superbatch.trace.write(sampling.seeds[0], sample)
-    sampling.times[0].mark(SAMPLED)
-    return written, perf_counter() - started
 
 
 def loads_of(epoch: Epoch) -> tuple[int, int]:

@@ -20,7 +20,7 @@ import numpy as np
 from gnndrive.buffer.items import CODE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.write_errors import free_bytes
-from gnndrive.common.items import Item, Life, Shape, Use, if_any
+from gnndrive.common.items import Item, Life, Part, Shape, Use, if_any
 from gnndrive.common.memory import format_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Codes
@@ -108,7 +108,7 @@ class AheadScheme(Scheme):
         self.strategy = strategy
         self.not_shared = f"with strategy={strategy.name!r} each rank samples ahead for itself"
 
-    def ahead(self, assembly: Assembly) -> _PlannedSuperbatches:
+    def ahead(self, assembly: Assembly) -> PlannedSuperbatches:
         """See `Scheme.ahead`."""
         asked, store = self.strategy.superbatch, assembly.store
         folder = self.strategy.folder_in(store.path)
@@ -116,7 +116,7 @@ class AheadScheme(Scheme):
             batches = assembly.steps()
         except TypeError:
             batches = SUPERBATCH_MAX
-        return _PlannedSuperbatches(
+        return PlannedSuperbatches(
             folder, None if asked == "auto" else int(asked), batches, assembly.seeds_max,
             np.dtype(position_dtype(store.num_edges)).itemsize, free_bytes(folder),
             self.strategy.phases == "apart",
@@ -131,7 +131,7 @@ class AheadScheme(Scheme):
 
 
 @dataclass(frozen=True, slots=True)
-class _PlannedSuperbatches:
+class PlannedSuperbatches:
     """What is decided of superbatches before the first one; see `plan.request.Ahead`.
 
     Attributes:
@@ -149,13 +149,16 @@ class _PlannedSuperbatches:
     free_bytes: int
     apart: bool = False
 
-    def part(self, size: Bounds) -> _SampledAhead:
-        return _SampledAhead(self, size)
+    def part(self, size: Bounds) -> Part:
+        """See `plan.request.Ahead`."""
+        return AheadPart(self, size)
 
     def window(self, size: Bounds) -> int:
+        """See `plan.request.Ahead`."""
         return ALIVE_MAX * self.most(size)
 
     def foreseen(self, size: Bounds) -> int | None:
+        """See `plan.request.Ahead`."""
         return None if self.asked is None else self.most(size)
 
     @property
@@ -164,6 +167,7 @@ class _PlannedSuperbatches:
         return 1 if self.apart else ALIVE_MAX
 
     def record_bytes(self, size: Bounds) -> int:
+        """See `plan.request.Ahead`."""
         nodes, edges = sum(size.entries.values()), sum(size.edges.values())
         expanded = nodes if size.expanded is None else size.expanded
         return record_bytes(nodes, expanded, edges, self.seeds, self.position_bytes)
@@ -180,9 +184,11 @@ class _PlannedSuperbatches:
         return min(self.alive * self.most(size), self.batches)
 
     def disk_bytes(self, size: Bounds) -> int:
+        """See `plan.request.Ahead`."""
         return self.waiting(size) * self.record_bytes(size)
 
     def said(self, size: Bounds) -> tuple[str, ...]:
+        """See `plan.request.Ahead`."""
         most, disk = self.most(size), format_size(self.disk_bytes(size))
         which = "superbatch=" if self.asked is not None else 'superbatch="auto"'
         return (
@@ -192,13 +198,14 @@ class _PlannedSuperbatches:
 
 
 @dataclass(frozen=True, slots=True)
-class _SampledAhead:
+class AheadPart:
     """What samples take that wait on disk, and what is known of them; see `Part`."""
 
-    planned: _PlannedSuperbatches
+    planned: PlannedSuperbatches
     size: Bounds  # of the largest batch
 
     def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
         rows, samplers = shape.foreseen_rows, shape.samplers
         codes = CODE_BYTES * shape.nodes * (shape.queued + 1) * (rows > 0)
         why = "when a superbatch needs each row next"
@@ -216,7 +223,7 @@ class LoaderSuperbatches:
 
     def __init__(self, context: FeedContext) -> None:
         request, policy = context.request, context.policy
-        assert isinstance(request.ahead, _PlannedSuperbatches)
+        assert isinstance(request.ahead, PlannedSuperbatches)
         self._planned, self._size = request.ahead, request.planned
         self._slots, self._empty, self.end = context.plan.slots, context.empty, context.end
         self._rows = request.store.num_nodes

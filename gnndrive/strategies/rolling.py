@@ -1,0 +1,211 @@
+"""Rolling packs: fresh batches whose rows are copied behind each other before they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+from gnndrive.buffer.row_table import RowTable
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.items import Item, Life, Part, Shape, Use
+from gnndrive.common.memory import format_size
+from gnndrive.disk.tiers.base import TierContext
+from gnndrive.disk.tiers.rolled import PART_BYTES, PARTS, SPARE, RolledSettings, rows_of_block
+from gnndrive.loader.arguments import preset
+from gnndrive.loader.assembly import Assembly
+from gnndrive.pipeline.epoch import Feed
+from gnndrive.plan.plan import Planner
+from gnndrive.plan.request import PlanRequest
+from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.strategies.base import FeedContext
+from gnndrive.strategies.superbatches.rolling_feed import ALIVE, RollingFeed
+from gnndrive.strategies.superbatches.scheme import (
+    AheadPart,
+    AheadScheme,
+    LoaderSuperbatches,
+    PlannedSuperbatches,
+    SamplesAhead,
+)
+
+FIRST, SECOND, MOST = 2, 8, 64  # batches of the first two superbatches, and of an "auto" one
+FREE_SHARE = 0.8  # of the disk, for samples and copies
+COPIED_SHARE = 0.65  # of a batch's rows at most, of whose copies the plan has room
+SUPERBATCHES_COPIED = 1.5  # at once
+MOVED = 2  # times that a row is written and read again
+DELTA_BYTES, ID_BYTES = 1.1, 8  # a row of a batch: encoded, and while it is loaded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rolling(SamplesAhead):
+    """Rolling packs: DiskGNN's packed rows (SIGMOD 2025), but for batches that are drawn afresh in
+    each epoch.
+
+    A batch misses rows that lie apart in the table, so it waits for many short reads. Here a
+    superbatch is sampled and recorded while the one before is loaded. One pass over the table then
+    copies the rows that its batches will miss, behind each other, into a file without a name; a
+    batch reads its copies in a few long stretches, and its place in the file is used again. Rows of
+    nodes with many out-edges stay in the feature buffer and are not copied. Each of the others is
+    moved three times (the pass, the write, the read), but without its neighbours, which cost more.
+
+    The batches are those of "gnndrive". The first superbatch of an epoch is loaded as it does, so
+    that the first batch comes as soon, and so is what cannot be copied: because the disk is full,
+    or because a superbatch has too few batches for a pass to pay.
+
+    Args:
+        superbatch: how many batches share a pass over the table. "auto": 64, or as many as there is
+            disk for; the first ones have fewer.
+        folder: where sampled batches and copies are, in files without a name, on a fast disk;
+            `plan().disk_bytes` says how much they take. None: the store's folder.
+        phases: must be "overlapped".
+    """
+
+    name: str = "rolling"
+    published: str = "gnndrive"
+    policy: Any = field(default="static", repr=False)
+    tiers: tuple[Any, ...] = field(default=("rolled", "disk"), repr=False)
+
+    does: ClassVar[str] = "copies the rows of coming batches"
+    disk: ClassVar[str] = "sampled batches, copies of their rows"
+    pays: ClassVar[str] = "rows are short and memory is scarce"
+
+    def preset(self, assembly: Assembly) -> Assembly:
+        """See `Strategy.preset`: batches whose rows are copied are loaded fast, so few wait."""
+        own = preset(assembly.own, training_queue=1, extracting_queue=2)
+        return replace(assembly, own=own)
+
+    def open(self, assembly: Assembly) -> AheadScheme:
+        """See `Strategy.open`."""
+        self._check(assembly)
+        if self.phases != "overlapped":
+            raise ConfigError(f"phases={self.phases!r}: strategy='rolling' needs 'overlapped'")
+        return _RollingScheme(self)
+
+
+class _RollingScheme(AheadScheme):
+    """How a loader copies rows ahead."""
+
+    sweep = 1  # a fetch is for one batch
+
+    _planned: _PlannedRolling
+    _size: Bounds
+
+    def ahead(self, assembly: Assembly) -> _PlannedRolling:
+        """See `Scheme.ahead`."""
+        planned = super().ahead(assembly)
+        files = [each.file for each in assembly.collate.tables if not each.of_edges]
+        own = {each.name: getattr(planned, each.name) for each in fields(planned)}
+        self._planned = _PlannedRolling(**own, row_bytes=tuple(each.row_bytes for each in files))
+        return self._planned
+
+    def planner(self, request: PlanRequest) -> Planner:
+        """See `Scheme.planner`."""
+        self._size = request.planned
+        return super().planner(request)
+
+    def tier_context(self, context: TierContext) -> TierContext:
+        """See `Scheme.tier_context`."""
+        planned, size, row_bytes = self._planned, self._size, context.row_bytes
+        nbytes, rows = planned.copies_bytes(size, row_bytes), _block_rows(size, row_bytes)
+        return replace(context, opened=RolledSettings(planned.folder, nbytes, rows))
+
+    def feed(self, context: FeedContext) -> Feed:
+        """See `Scheme.feed`."""
+        return RollingFeed(_LoaderRolling(context))
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedRolling(PlannedSuperbatches):
+    """What is decided of superbatches whose rows are copied; see `plan.request.Ahead`.
+
+    Attributes:
+        row_bytes: bytes of a row of each table of nodes.
+    """
+
+    row_bytes: tuple[int, ...] = ()
+
+    @property
+    def alive(self) -> int:
+        """How many superbatches are on disk at a time."""
+        return ALIVE
+
+    def part(self, size: Bounds) -> Part:
+        """See `plan.request.Ahead`."""
+        return _RollingPart(self, size)
+
+    def most(self, size: Bounds) -> int:
+        """The most batches of a superbatch."""
+        batch = self.alive * self.record_bytes(size)
+        batch += sum(_copies_bytes(size, each) for each in self.row_bytes)
+        held = int(FREE_SHARE * self.free_bytes) // batch
+        return max(min(self.asked or MOST, self.batches, held), 1)
+
+    def copies_bytes(self, size: Bounds, row_bytes: int) -> int:
+        """The most bytes of copies of a table's rows."""
+        return self.most(size) * _copies_bytes(size, row_bytes)
+
+    def disk_bytes(self, size: Bounds) -> int:
+        """See `plan.request.Ahead`."""
+        copies = sum(self.copies_bytes(size, each) for each in self.row_bytes)
+        return self.waiting(size) * self.record_bytes(size) + copies
+
+    def said(self, size: Bounds) -> tuple[str, ...]:
+        """See `plan.request.Ahead`."""
+        most, disk = self.most(size), format_size(self.disk_bytes(size))
+        which = "superbatch=" if self.asked is not None else 'superbatch="auto"'
+        return (
+            f"disk: up to {disk} in {self.folder} while an epoch runs, for sampled batches and "
+            f"copies of their rows, in superbatches of up to {most:,} ({which})",
+        )
+
+
+def _block_rows(size: Bounds, row_bytes: int) -> int:
+    return rows_of_block(row_bytes, int(COPIED_SHARE * sum(size.entries.values())))
+
+
+def _copies_bytes(size: Bounds, row_bytes: int) -> int:
+    """Bytes of disk for copies of a table's rows, a batch of a superbatch."""
+    return int(SUPERBATCHES_COPIED * COPIED_SHARE * sum(size.entries.values()) * row_bytes) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _RollingPart:
+    """What copying takes; see `Part`."""
+
+    planned: _PlannedRolling
+    size: Bounds  # of the largest batch
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        yield from AheadPart(self.planned, self.size).items(shape)
+        most, cold = self.planned.most(self.size), int(COPIED_SHARE * shape.nodes)
+        tables = self.planned.row_bytes
+        buffers = sum(_block_rows(self.size, each) * each for each in tables)
+        parts = sum(min(PART_BYTES, each.rows * each.row_bytes) for each in shape.tables)
+        why = f"blocks of {most} batches and of {SPARE} writes, and parts of the table"
+        nbytes = (most + SPARE) * buffers + PARTS * parts
+        yield Item("copies", nbytes, why, life=Life.EPOCH, use=Use.READING)
+        of_batches = self.planned.waiting(self.size) * DELTA_BYTES
+        of_batches += (shape.queued + shape.extracted) * ID_BYTES
+        why = "which rows batches will miss"
+        yield Item("missed rows", int(len(tables) * cold * of_batches), why, life=Life.EPOCH)
+
+
+class _LoaderRolling(LoaderSuperbatches):
+    """Makes the superbatches of one epoch."""
+
+    def __init__(self, context: FeedContext) -> None:
+        super().__init__(context)
+        self._disk = context.request.disk
+
+    def size(self, number: int, misses: float | None) -> int:
+        """See `LoaderSuperbatches.size`: each has twice as many batches as the one before, so that
+        it is ready when that one was loaded."""
+        asked = SECOND << min(number - 1, 16) if number else FIRST
+        return min(asked, self._planned.most(self._size))
+
+    def pays(self, table: RowTable, counts: Sequence[int]) -> bool:
+        """See `RollingSource.pays`."""
+        apart = sum(self._disk.seconds(count, table.rows, table.row_bytes) for count in counts)
+        moved = table.rows + MOVED * sum(counts)
+        return self._disk.long_reads(moved * table.row_bytes) < apart

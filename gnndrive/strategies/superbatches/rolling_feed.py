@@ -1,0 +1,110 @@
+"""`RollingFeed`: superbatches whose rows are copied before they are replayed.
+
+Three superbatches are alive: one is sampled and recorded, the rows of the one before are copied in
+one pass (`disk/tiers/rolled.py`), and the one before that is replayed. The first superbatch of an
+epoch is replayed at once, without copies. So is each batch whose copies failed or found no room:
+its rows come from the table, and nothing else is different.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.row_table import RowTable
+from gnndrive.buffer.slot_table import SlotTable
+from gnndrive.common.errors import GNNDriveError
+from gnndrive.common.records import Sample
+from gnndrive.disk.distribution import Deltas
+from gnndrive.disk.tiers.rolled import Rolled
+from gnndrive.pipeline.epoch import Epoch
+from gnndrive.strategies.superbatches.feed import AheadFeed, Source, Superbatch
+
+ALIVE = 3
+
+
+class RollingSource(Source, Protocol):
+    """What the feed asks of `strategies.rolling.LoaderRolling`, or of a simulated one."""
+
+    def pays(self, table: RowTable, counts: Sequence[int]) -> bool:
+        """Whether it pays to copy the rows of batches that miss so many rows of a table."""
+
+
+class RollingFeed(AheadFeed):
+    """See the module and `epoch.Feed`."""
+
+    _source: RollingSource
+
+    def __init__(self, source: RollingSource) -> None:
+        super().__init__(source, ALIVE)
+        self._sampled = asyncio.Queue(1)
+        self._tables: dict[str, tuple[RowTable, Rolled]] = {}  # whose rows are copied
+        self._missed: dict[int, Mapping[str, Deltas]] = {}  # by batch
+        self._warned = False
+
+    def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
+        """See `Feed.stages`."""
+        assert isinstance(epoch.buffer, FeatureBuffer)
+        for name, table in epoch.buffer.tables.items():
+            tier = table.tier
+            leaves = isinstance(table, SlotTable) and not table.keeps
+            if leaves and isinstance(tier, Rolled) and tier.classes is not None:
+                self._tables[name] = table, tier
+        return [*super().stages(epoch), self._copy_all(epoch)]
+
+    def released(self, index: int) -> None:
+        """See `Feed.released`."""
+        for _, tier in self._tables.values():
+            tier.give(index)
+
+    def close(self) -> None:
+        """See `Feed.close`."""
+        super().close()
+        for _, tier in self._tables.values():
+            tier.forget()
+
+    def note(self, epoch: Epoch, index: int, sample: Sample) -> None:
+        """See `AheadFeed.note`: which rows the batch will miss."""
+        rows, missed = epoch.inputs.assembly.rows_of(sample), dict[str, Deltas]()
+        for name, (table, tier) in self._tables.items():
+            if tier.threshold is None:
+                tier.keep(rows[name], table.slots, epoch.stages.training_queue + 1)
+            missed[name] = tier.missed(rows[name])
+        self._missed[index] = missed
+
+    async def _copy_all(self, epoch: Epoch) -> None:
+        """Have the rows of superbatch after superbatch copied."""
+        while True:
+            superbatch = await self._sampled.get()
+            indices = range(superbatch.first, superbatch.end)
+            missed = {index: self._missed.pop(index) for index in indices if index in self._missed}
+            if superbatch.first > epoch.inputs.first:
+                await self._copy(epoch, missed)
+            await self._ready.put(superbatch)
+            if superbatch.last:
+                return
+
+    async def _copy(self, epoch: Epoch, missed: Mapping[int, Mapping[str, Deltas]]) -> None:
+        for name, (table, tier) in self._tables.items():
+            deltas = {index: each[name] for index, each in missed.items()}
+            if not self._source.pays(table, [count for _, count in deltas.values()]):
+                continue
+            try:
+                await tier.copy(epoch.workers.run, deltas)
+            except (GNNDriveError, MemoryError) as error:
+                if not self._warned:
+                    warnings.warn(
+                        f"batches are read from the table, which takes longer, because their rows "
+                        f"cannot be copied ahead: {error}",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+                self._warned = True
+
+    async def _replay(self, epoch: Epoch, superbatch: Superbatch, index: int) -> None:
+        for _, tier in self._tables.values():
+            tier.expect(index)
+        await super()._replay(epoch, superbatch, index)
