@@ -158,18 +158,19 @@ def load_epoch(
     loader: gnndrive.NeighborLoader, counters: Sequence[str], most: int | None = None
 ) -> dict[str, Any]:
     """Touch an epoch's batches, or the first `most`, and drop them; returns seconds, CPU seconds,
-    the number of batches, and by how much the counters have grown."""
-    before, batches = loader.stats(), 0
+    of the first batch, the number of batches, and by how much the counters have grown."""
+    before, batches, first = loader.stats(), 0, 0.0
     started, cpu = time.perf_counter(), time.process_time()
     for batch in islice(loader, most):
         touch(batch.x)
         batches += 1
+        first = first or time.perf_counter() - started
         del batch
     seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu
     _script.say(f"epoch of {batches} batches, {seconds:.1f} s")
     after = loader.stats()
     grown = {name: after[name] - before.get(name, 0) for name in counters}
-    return grown | {"s": seconds, "cpu_s": cpu_s, "batches": batches}
+    return grown | {"s": seconds, "cpu_s": cpu_s, "first_s": first, "batches": batches}
 
 
 def run_sampling(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Packing, and epochs from a pack beside epochs whose batches are drawn, in one run.
 
 usage: python bench/pack.py STORE [--batches 100] [--epochs 3] [--rounds 3] [--memory-limit 3GiB]
-           [--loaders gnndrive,diskgnn] [--segments 8] [--orders sets] [--memory 2600MB]
+           [--loaders gnndrive,diskgnn,rolling] [--segments 8] [--orders sets] [--memory 2600MB]
            [--packing-memory SIZE] [--hand buffer=820MB,topology=resident,samplers=1]
            [--out FOLDER] [--json FILE]
 
@@ -10,7 +10,7 @@ each order and segment size. Then all loaders run in turn, --rounds times, each 
 own with cold caches. An epoch whose files were not read before is cold: the first of each process;
 the others are warm. Each batch's x is touched and dropped; there is no training. gnndrive runs with
 the arguments of --hand, which were found by hand for P10M in 3 GiB; diskgnn with memory=--memory,
-for which it was packed.
+for which it was packed, and rolling with the same. "first" is the time of the first batch.
 
 The floor of an epoch is the larger of its reads at the disk's two constants, measured just before
 and just after the process, and the CPU seconds of all threads divided by the cores. "read/cold" is
@@ -48,8 +48,8 @@ from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import DiskCost
 
 BESIDE = 550_000_000  # of the limit, for Python, torch and their libraries
-DRAWS, REPLAYS = "gnndrive", "diskgnn"
-COUNTERS = ("requests", "bytes_read", "bytes_wanted", "rows_loaded")
+DRAWS, REPLAYS, ROLLS = "gnndrive", "diskgnn", "rolling"
+COUNTERS = ("requests", "bytes_read", "bytes_wanted", "bytes_written", "rows_loaded")
 
 
 # ---- in a process of its own
@@ -87,6 +87,8 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
     if options.worker == REPLAYS:
         replays = gnndrive.strategies.DiskGNN(packed=options.pack)
         given = {"memory": options.memory, "strategy": replays}
+    elif options.worker == ROLLS:
+        given = {"memory": options.memory, "strategy": ROLLS}
     store = gnndrive.open(options.store)
     with gnndrive.NeighborLoader(store, **arguments(options), **placed(given)) as loader:
         epochs = [load_epoch(loader, COUNTERS) for _ in range(options.epochs)]
@@ -174,14 +176,25 @@ def table(found: dict[str, Any]) -> str:
                 f"({min(each):.3f} to {max(each):.3f}), {floor:.2f} of its floor "
                 f"({epochs[0]['limit']}), read/cold "
                 f"{sum(epoch['bytes_read'] for epoch in epochs) / max(cold, 1):.2f}, "
-                f"CPU {median(epoch['cpu_s'] / epoch['batches'] for epoch in epochs):.3f} s"
+                f"CPU {median(epoch['cpu_s'] / epoch['batches'] for epoch in epochs):.3f} s, first "
+                f"{median(epoch['first_s'] for epoch in epochs):.1f} s"
             )
     return "\n".join(lines + comparisons(found, labels))
 
 
 def comparisons(found: dict[str, Any], labels: list[str]) -> list[str]:
-    """How much faster a warm epoch from a pack is, and what packing costs in drawn epochs."""
+    """How much faster a warm epoch from a pack is, and what packing costs in drawn epochs; and what
+    rolling takes of the time of drawn ones, and of their first batch."""
     lines = []
+    for warm in (False, True):
+        own, drawn = epochs_of(found, ROLLS, warm), epochs_of(found, DRAWS, warm)
+        if own and drawn:
+            share = seconds_of(own) / seconds_of(drawn)
+            first = [median(each["first_s"] for each in epochs) for epochs in (own, drawn)]
+            lines.append(
+                f"{ROLLS}, {'warm' if warm else 'cold'}: {share:.2f} of {DRAWS}'s time, the first "
+                f"batch {first[0] / first[1]:.2f}"
+            )
     for label in labels:
         own, drawn = epochs_of(found, label, True), epochs_of(found, DRAWS, True)
         if not label.startswith(REPLAYS) or not own or not drawn:
@@ -209,13 +222,13 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--orders", type=names, default=["sets"])
     parser.add_argument("--hand", default="buffer=820MB,topology=resident,samplers=1")
     parser.add_argument("--out", help="folder for the packs; default: STORE.packs")
-    parser.add_argument("--worker", choices=["pack", DRAWS, REPLAYS], help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=["pack", DRAWS, REPLAYS, ROLLS], help=argparse.SUPPRESS)
     parser.add_argument("--order", help=argparse.SUPPRESS)
     parser.add_argument("--segment", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--pack", help=argparse.SUPPRESS)
     options = parser.parse_args(given)
     options.given = given
-    _script.check_names(parser, "loader", options.loaders, (DRAWS, REPLAYS))
+    _script.check_names(parser, "loader", options.loaders, (DRAWS, REPLAYS, ROLLS))
     limit = parse_size(options.memory_limit, "--memory-limit")
     options.memory = options.memory or limit - BESIDE
     options.out = options.out or f"{Path(options.store)}.packs"

@@ -95,14 +95,18 @@ class SlotTable(RowTable):
     def stats(self) -> dict[str, int]:
         """The C table's counters (`gd_buffer_stats` in native/gnndrive.h); `repeats`: rows that an
         admission had more than once, as in two batches of a sweep; `served`: rows that the tier
-        had itself (`Tier.rows_served`)."""
+        had itself (`Tier.rows_served`); `bytes`: `Tier.bytes_read`."""
         counters = ffi.new("gd_buffer_stats *")
         lib.gd_buffer_get_stats(self.handle, counters)
         names = [name for name, _ in ffi.typeof(counters[0]).fields]
         counted = {name: int(getattr(counters, name)) for name in names}
         for name, rows in self._not_asked.items():
             counted[name] -= rows
-        return counted | {"repeats": self._repeats, "served": self.tier.rows_served}
+        return counted | {
+            "repeats": self._repeats,
+            "served": self.tier.rows_served,
+            "bytes": self.tier.bytes_read,
+        }
 
     def unused(self) -> tuple[int, int]:
         """See `RowTable.unused`."""

@@ -344,6 +344,7 @@ class Runtime:
             "requests": buffers["requests"],
             "bytes_read": buffers["bytes"],
             "bytes_wanted": counters.bytes_wanted,
+            "bytes_written": buffers["bytes_written"],
             "retries": buffers["retries"],
             **topology,
             "samples": counters.samples,

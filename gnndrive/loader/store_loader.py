@@ -206,8 +206,9 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
 
         Keys: batches, rows, edges (delivered); rows_hit, rows_waited, rows_loaded, evictions
         (distinct rows in the feature buffer); requests, bytes_read, bytes_wanted, retries (of
-        rows); rows_taken_back (loaded from where a tier keeps rows that were evicted);
-        topology, topology_requests, topology_bytes_read (attributes that are not mapped included),
+        rows); bytes_written (copies of rows, with strategy="rolling"); rows_taken_back (loaded from
+        where a tier keeps rows that were evicted); topology, topology_requests,
+        topology_bytes_read (attributes that are not mapped included),
         neighbours_wanted, neighbours_cached (with "direct" only); samples, sample_s (sampling runs
         ahead of the batches); extract_s, gather_s (summed over batches); wait_s (how long you
         waited for batches), of it wait_disk_s, wait_sampling_s, wait_gather_s, wait_slots_s (by

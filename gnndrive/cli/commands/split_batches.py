@@ -93,10 +93,10 @@ def _joined(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str
 
 _SUMMED = (
     "batches", "rows", "edges", "rows_hit", "rows_waited", "rows_loaded", "evictions", "requests",
-    "bytes_read", "bytes_wanted", "retries", "samples", "sample_s", "extract_s", "gather_s",
-    "wait_s", "wait_disk_s", "wait_sampling_s", "wait_gather_s", "wait_slots_s", "elapsed_s",
-    "topology_requests", "topology_bytes_read", "neighbours_wanted", "neighbours_cached", "windows",
-    "window_load_s", "window_wait_s",
+    "bytes_read", "bytes_wanted", "bytes_written", "retries", "samples", "sample_s", "extract_s",
+    "gather_s", "wait_s", "wait_disk_s", "wait_sampling_s", "wait_gather_s", "wait_slots_s",
+    "elapsed_s", "topology_requests", "topology_bytes_read", "neighbours_wanted",
+    "neighbours_cached", "windows", "window_load_s", "window_wait_s",
 )  # fmt: skip
 
 

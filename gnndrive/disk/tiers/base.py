@@ -112,6 +112,7 @@ class Tier(ABC):
         ranked: slot tables of the C core, whose rows have standby keys by the feature buffer's
             policy: these keys are set again whenever those of the feature buffer are.
         rows_served: rows that were fetched from what left the feature buffer, so far.
+        bytes_read: that the tier has read without the engine, so far.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Tier(ABC):
     takes_offers = False
     ranked: tuple[Any, ...] = ()
     rows_served = 0
+    bytes_read = 0
 
     @classmethod
     @abstractmethod

@@ -382,6 +382,7 @@ class _Pass:
             try:
                 for first in range(0, table.row_count, count):
                     part = await begun
+                    self._tier.bytes_read += part[2] * table.row_bytes
                     if first + count < table.row_count:
                         begun = asyncio.ensure_future(self._run(read, first + count))
                     yield part
