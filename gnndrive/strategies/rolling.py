@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Part, Shape, Use
-from gnndrive.common.memory import format_size
+from gnndrive.common.memory import format_size, given_size
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.disk.tiers.rolled import PART_BYTES, PARTS, SPARE, RolledSettings, rows_of_block
 from gnndrive.loader.arguments import preset
 from gnndrive.loader.assembly import Assembly
 from gnndrive.pipeline.epoch import Feed
-from gnndrive.plan.plan import Planner
+from gnndrive.plan.plan import Plan, Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.strategies.base import FeedContext
@@ -32,6 +32,8 @@ FIRST, SECOND, MOST = 2, 8, 64  # batches of the first two superbatches, and of 
 FREE_SHARE = 0.8  # of the disk, for samples and copies
 COPIED_SHARE = 0.65  # of a batch's rows at most, of whose copies the plan has room
 SUPERBATCHES_COPIED = 1.5  # at once
+BLOCKS = 16  # that a batch's copies have at least, unless they are of one page
+BUFFERS_SHARE = 0.03  # of memory=, for blocks, and for parts of the table
 MOVED = 2  # times that a row is written and read again
 DELTA_BYTES, ID_BYTES = 1.1, 8  # a row of a batch: encoded, and while it is loaded
 
@@ -95,7 +97,10 @@ class _RollingScheme(AheadScheme):
         planned = super().ahead(assembly)
         files = [each.file for each in assembly.collate.tables if not each.of_edges]
         own = {each.name: getattr(planned, each.name) for each in fields(planned)}
-        self._planned = _PlannedRolling(**own, row_bytes=tuple(each.row_bytes for each in files))
+        row_bytes, memory = tuple(each.row_bytes for each in files), assembly.own["memory"]
+        self._planned = _PlannedRolling(
+            **own, row_bytes=row_bytes, memory=given_size(memory, "memory")
+        )
         return self._planned
 
     def planner(self, request: PlanRequest) -> Planner:
@@ -103,11 +108,17 @@ class _RollingScheme(AheadScheme):
         self._size = request.planned
         return super().planner(request)
 
+    def planner_again(self, request: PlanRequest, before: Plan, samplers: int) -> Planner:
+        """See `Scheme.planner_again`."""
+        self._size = request.planned
+        return super().planner_again(request, before, samplers)
+
     def tier_context(self, context: TierContext) -> TierContext:
         """See `Scheme.tier_context`."""
         planned, size, row_bytes = self._planned, self._size, context.row_bytes
-        nbytes, rows = planned.copies_bytes(size, row_bytes), _block_rows(size, row_bytes)
-        return replace(context, opened=RolledSettings(planned.folder, nbytes, rows))
+        nbytes, block = planned.copies_bytes(size, row_bytes), planned.block_rows(size, row_bytes)
+        settings = RolledSettings(planned.folder, nbytes, block, planned.part_rows(row_bytes))
+        return replace(context, opened=settings)
 
     def feed(self, context: FeedContext) -> Feed:
         """See `Scheme.feed`."""
@@ -120,9 +131,11 @@ class _PlannedRolling(PlannedSuperbatches):
 
     Attributes:
         row_bytes: bytes of a row of each table of nodes.
+        memory: the user's; None: not given.
     """
 
     row_bytes: tuple[int, ...] = ()
+    memory: int | None = None
 
     @property
     def alive(self) -> int:
@@ -144,6 +157,20 @@ class _PlannedRolling(PlannedSuperbatches):
         """The most bytes of copies of a table's rows."""
         return self.most(size) * _copies_bytes(size, row_bytes)
 
+    def block_rows(self, size: Bounds, row_bytes: int) -> int:
+        """How many rows a block of copies has: few if batches, or memory, are small."""
+        nbytes = int(COPIED_SHARE * sum(size.entries.values()) * row_bytes) // BLOCKS
+        if self.memory is not None:
+            nbytes = min(nbytes, int(BUFFERS_SHARE * self.memory) // (self.most(size) + SPARE))
+        return rows_of_block(row_bytes, nbytes)
+
+    def part_rows(self, row_bytes: int) -> int:
+        """How many rows of a table are read at once."""
+        nbytes = PART_BYTES
+        if self.memory is not None:
+            nbytes = min(nbytes, int(BUFFERS_SHARE * self.memory) // PARTS)
+        return max(nbytes // max(row_bytes, 1), 1)
+
     def disk_bytes(self, size: Bounds) -> int:
         """See `plan.request.Ahead`."""
         copies = sum(self.copies_bytes(size, each) for each in self.row_bytes)
@@ -157,10 +184,6 @@ class _PlannedRolling(PlannedSuperbatches):
             f"disk: up to {disk} in {self.folder} while an epoch runs, for sampled batches and "
             f"copies of their rows, in superbatches of up to {most:,} ({which})",
         )
-
-
-def _block_rows(size: Bounds, row_bytes: int) -> int:
-    return rows_of_block(row_bytes, int(COPIED_SHARE * sum(size.entries.values())))
 
 
 def _copies_bytes(size: Bounds, row_bytes: int) -> int:
@@ -180,8 +203,8 @@ class _RollingPart:
         yield from AheadPart(self.planned, self.size).items(shape)
         most, cold = self.planned.most(self.size), int(COPIED_SHARE * shape.nodes)
         tables = self.planned.row_bytes
-        buffers = sum(_block_rows(self.size, each) * each for each in tables)
-        parts = sum(min(PART_BYTES, each.rows * each.row_bytes) for each in shape.tables)
+        buffers = sum(self.planned.block_rows(self.size, each) * each for each in tables)
+        parts = sum(self.planned.part_rows(each) * each for each in tables)
         why = f"blocks of {most} batches and of {SPARE} writes, and parts of the table"
         nbytes = (most + SPARE) * buffers + PARTS * parts
         yield Item("copies", nbytes, why, life=Life.EPOCH, use=Use.READING)

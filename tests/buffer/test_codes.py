@@ -32,7 +32,7 @@ def table_of(
     """A table without memory for slots, over a tier that fetches nothing; its rows are committed by
     hand."""
     memory: Any = None
-    tier: Any = SimpleNamespace(takes_offers=takes_offers, ranked=(), rows_served=0)
+    tier: Any = SimpleNamespace(takes_offers=takes_offers, ranked=(), rows_served=0, bytes_read=0)
     return SlotTable(rows, slots, 8, memory, tier, policy, classes=classes, foreseen=foreseen)
 
 

@@ -34,7 +34,7 @@ from tests.cli.conftest import FRACTIONS, NODES, RANDOM, SMALL, Command
 COMMAND = ("bench", "strategies")
 GIVEN = ("--no-limit", "--memory", "1GB", "--batches", "4")
 OWN = 300_000_000  # what a process takes in the runner that only looks like one
-PLAIN = {"pyg+", "gnndrive", "ginex", "ali+pg", "lsm-gnn"}
+PLAIN = {"pyg+", "gnndrive", "ginex", "rolling", "ali+pg", "lsm-gnn"}
 
 
 def named(found: Any) -> dict[str, Any]:

@@ -45,7 +45,6 @@ from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 PART_BYTES = 8 << 20  # of the table, read at once
 PARTS = 2  # one is read while the rows of another are copied
 BLOCK_BYTES = 1 << 18  # longer writes are not faster
-BLOCKS = 16  # that a batch has at least, unless they are of one page
 SPARE = 32  # buffers that are being written, beside one for each batch
 GROW = 256  # blocks
 GUESS = 8  # rows of a fetch that tell which batch it is for
@@ -64,18 +63,19 @@ class RolledSettings:
         folder: where the copies are.
         bytes_max: the most bytes of copies.
         block_rows: how many rows a block has, of whole pages.
+        part_rows: how many rows of the table are read at once.
     """
 
     folder: Path
     bytes_max: int
     block_rows: int
+    part_rows: int
 
 
-def rows_of_block(row_bytes: int, batch_rows: int) -> int:
-    """How many rows a block has for batches that miss about so many: whole pages."""
+def rows_of_block(row_bytes: int, nbytes: int) -> int:
+    """How many rows a block of at most `nbytes` has, or of a few pages: whole pages."""
     step = PAGE_BYTES // gcd(row_bytes, PAGE_BYTES)
-    most = -(-BLOCK_BYTES // row_bytes)
-    return -(-max(min(batch_rows // BLOCKS, most), 1) // step) * step
+    return max(min(nbytes, BLOCK_BYTES) // max(row_bytes, 1) // step, 1) * step
 
 
 @dataclass(eq=False)
@@ -119,6 +119,7 @@ class Rolled(Tier):
         self.classes, self.threshold = classes, None if classes is not None else 0
         self._seen = np.zeros(-(-table.row_count // 8), np.uint8)
         self._settings, self.rows, self._gap = settings, settings.block_rows, gap_bytes
+        self.part_rows = min(settings.part_rows, table.row_count)
         self._blocks_max = settings.bytes_max // (self.rows * table.row_bytes)
         self._file: BlockFile | None = None
         self._memory: Bytes | None = None
@@ -138,7 +139,7 @@ class Rolled(Tier):
                 "with layout='table'"
             )
         settings = context.opened or RolledSettings(
-            Path(file.path).parent, 0, rows_of_block(context.row_bytes, 0)
+            Path(file.path).parent, 0, rows_of_block(context.row_bytes, 0), 1
         )
         gap = context.layout.ahead_bytes
         return cls(context.below, context.engine, file, context.classes, settings, gap)
@@ -366,8 +367,7 @@ class _Pass:
 
     async def _parts(self) -> AsyncGenerator[tuple[Bytes, int, int], None]:
         """The rows of the table, in order: memory, the number of its first row, and how many."""
-        table = self._tier.table
-        count = min(max(PART_BYTES // table.row_bytes, 1), table.row_count)
+        table, count = self._tier.table, self._tier.part_rows
         nbytes = count * table.row_bytes + 2 * PAGE_BYTES
         memory = [page_buffer(nbytes) for _ in range(PARTS)]
         with DirectReader(table.path) as reader:

@@ -10,7 +10,7 @@ from gnndrive import ConfigError, Store
 from tests.loader.batches import skewed_store
 from tests.loader.conftest import Make
 
-SAME = {"gnndrive", "ginex", "ali+pg", "lsm-gnn"}
+SAME = {"gnndrive", "ginex", "rolling", "ali+pg", "lsm-gnn"}
 """Strategies whose batches are those of gnndrive."""
 DRAWN: dict[str, Any] = {
     "input_nodes": torch.arange(640), "batch_size": 16, "shuffle": True, "seed": 5,
