@@ -6,7 +6,7 @@ usage: python bench/pack.py STORE [--batches 100] [--epochs 3] [--rounds 3] [--m
            [--out FOLDER] [--json FILE]
 
 The first --batches batches of the train split, or of random nodes without one, are packed once for
-each order and segment size. Then all loaders run in turn, --rounds times, each in a process of its
+each order and segment size, if diskgnn is to run. Then all loaders run in turn, --rounds times, each in a process of its
 own with cold caches. An epoch whose files were not read before is cold: the first of each process;
 the others are warm. Each batch's x is touched and dropped; there is no training. gnndrive runs with
 the arguments of --hand, which were found by hand for P10M in 3 GiB; diskgnn with memory=--memory,
@@ -120,7 +120,7 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
     packs, results = [], []
     store, folder = gnndrive.open(options.store), Path(options.out)
     folder.mkdir(exist_ok=True)
-    for order, segment in product(options.orders, options.segments):
+    for order, segment in product(options.orders, options.segments * (REPLAYS in options.loaders)):
         path = folder / f"{order}-{segment}"
         for old in (path, *folder.glob(f".{path.name}.*.packing")):
             shutil.rmtree(old, ignore_errors=True)
