@@ -6,11 +6,12 @@ usage: python bench/pack.py STORE [--batches 100] [--epochs 3] [--rounds 3] [--m
            [--out FOLDER] [--json FILE]
 
 The first --batches batches of the train split, or of random nodes without one, are packed once for
-each order and segment size, if diskgnn is to run. Then all loaders run in turn, --rounds times, each in a process of its
-own with cold caches. An epoch whose files were not read before is cold: the first of each process;
-the others are warm. Each batch's x is touched and dropped; there is no training. gnndrive runs with
-the arguments of --hand, which were found by hand for P10M in 3 GiB; diskgnn with memory=--memory,
-for which it was packed, and rolling with the same. "first" is the time of the first batch.
+each order and segment size, if diskgnn is to run. Then all loaders run in turn, --rounds times,
+each in a process of its own with cold caches. An epoch whose files were not read before is cold:
+the first of each process; the others are warm. Each batch's x is touched and dropped; there is no
+training. gnndrive runs with the arguments of --hand, which were found by hand for P10M in 3 GiB;
+diskgnn with memory=--memory, for which it was packed, and rolling with the same. "first" is the
+time of the first batch.
 
 The floor of an epoch is the larger of its reads at the disk's two constants, measured just before
 and just after the process, and the CPU seconds of all threads divided by the cores. "read/cold" is
