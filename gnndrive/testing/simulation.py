@@ -29,6 +29,7 @@ from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.buffer.ranking import Classes
+from gnndrive.buffer.row_table import RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.direct_file import DirectFile
@@ -44,9 +45,11 @@ from gnndrive.common.records import (
     TableFile,
 )
 from gnndrive.disk.engines.simulated import Simulated
+from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
+from gnndrive.disk.tiers.rolled import Rolled, RolledSettings, rows_of_block
 from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs, Extracted, Stages
 from gnndrive.pipeline.output_queue import OutputEnded, References
@@ -58,6 +61,7 @@ from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.trace import Trace
 from gnndrive.strategies.superbatches.feed import AheadFeed
+from gnndrive.strategies.superbatches.rolling_feed import RollingFeed
 from gnndrive.testing.loop import run
 
 Result = TypeVar("Result")
@@ -80,17 +84,20 @@ def write_told_rows(path: Path, count: int, row_bytes: int) -> TableFile:
 
 class InlineWorkers:
     """Runs functions in the event loop's thread, each after a number of turns of the loop, at most
-    `turns_max`, which the seed determines."""
+    `turns_max`, which the seed determines; or `before` them, so that a caller that is cancelled
+    does not get the result of a function that was called."""
 
-    def __init__(self, seed: int = 0, turns_max: int = 3) -> None:
+    def __init__(self, seed: int = 0, turns_max: int = 3, before: bool = False) -> None:
         self._random = random.Random(seed)
-        self._turns_max = turns_max
+        self._turns_max, self._before = turns_max, before
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """See `Workers.run`."""
+        if self._before:
+            result = function(*arguments)
         for _ in range(self._random.randint(0, self._turns_max)):
             await asyncio.sleep(0)
-        return function(*arguments)
+        return result if self._before else function(*arguments)
 
 
 class RandomSampler(Sampler):
@@ -158,6 +165,8 @@ class Scenario:
         residents: beside places, how many of the file's first rows never leave the buffer.
         superbatch: how many batches are sampled before the first of them is extracted; 0: none.
         records_max: how many records of superbatches the disk has room for; None: for all.
+        blocks: how many blocks of a page the copies of coming batches' rows may have, which are
+            made in superbatches (`RollingFeed`); None: no rows are copied.
         tiers: what lies below the buffer, by name or as classes, the highest first.
         victims: how many rows that left slots a tier may keep; none on the host.
         ahead: see `SlotTable`.
@@ -181,9 +190,15 @@ class Scenario:
     residents: int = 0
     superbatch: int = 0
     records_max: int | None = None
+    blocks: int | None = None
     tiers: tuple[Any, ...] = ("disk",)
     victims: int = 0
     ahead: tuple[int, int] = (0, 0)
+
+    @property
+    def foreseen(self) -> bool:
+        """Whether superbatches tell the policy when a row is needed next."""
+        return self.superbatch > 0 and self.policy.looks_ahead
 
     @property
     def group_rows_max(self) -> int:
@@ -217,9 +232,8 @@ class Simulation:
         self.seed = seed
         file = scenario.file
         self.random = random.Random(seed)
-        self.engine = Simulated(
-            EngineSettings(scenario.depth, 4096 + file.row_bytes, seed, scenario.faults)
-        )
+        longest = 4096 + file.row_bytes if scenario.blocks is None else SWEEP_BLOCK_BYTES
+        self.engine = Simulated(EngineSettings(scenario.depth, longest, seed, scenario.faults))
         self.layout = TableLayout(file, extent_bytes_max=4096, repeats=bool(scenario.places))
         cuda = scenario.device == SimulatedCuda.name
         self.device: Device = SimulatedCuda(seed=seed) if cuda else Host()
@@ -237,13 +251,14 @@ class Simulation:
         memory = self.device.allocate(held, file.row_bytes)
         victims = memory.evicted(scenario.victims) if scenario.victims else None
         context = TierContext(
-            self.layout, self.engine, None, file.row_count, file.row_bytes, evicted=victims
-        )
+            self.layout, self.engine, None, file.row_count, file.row_bytes, evicted=victims,
+            classes=scenario.classes, opened=_copies(scenario),
+        )  # fmt: skip
         tier = make_chain(scenario.tiers, context)
         if not places:
             return SlotTable(
                 file.row_count, slots, file.row_bytes, memory, tier, scenario.policy,
-                classes=scenario.classes, foreseen=scenario.superbatch > 0,
+                classes=scenario.classes, foreseen=scenario.foreseen,
                 ahead=scenario.ahead,
             )  # fmt: skip
         return PlaceTable(file.row_count, residents, places, slots, file.row_bytes, memory, tier)
@@ -256,13 +271,13 @@ class Simulation:
         batches = ((Window([seeds]), seeds) for seeds in scenario.seeds(self.seed))
         feed = SampledFeed()
         if scenario.superbatch:
-            rows = scenario.file.row_count
-            feed = AheadFeed(SimulatedSuperbatches(rows, scenario.superbatch, scenario.records_max))
+            source = SimulatedSuperbatches(scenario)
+            feed = AheadFeed(source) if scenario.blocks is None else RollingFeed(source)
         return Epoch(
             EpochInputs(number, self.seed, batches, sampler, self, feed),
             topologies=[],
             buffer=self.buffer,
-            workers=InlineWorkers(self.seed + number),
+            workers=InlineWorkers(self.seed + number, before=scenario.blocks is not None),
             stages=scenario.stages,
             counters=self.counters,
             combined=scenario.together,
@@ -338,6 +353,8 @@ class Simulation:
     async def close(self) -> None:
         """Check that every slot is accounted for and free everything."""
         await self.buffer.drain()
+        if isinstance(self.table.tier, Rolled):
+            _check_blocks(self.table.tier)
         await self.buffer.close_tiers()
         await self.engine.aclose()
         self.check_idle()
@@ -374,22 +391,18 @@ def simulate(scenario: Scenario, seed: int, epochs: int = 1) -> list[Delivered]:
 
 
 class SimulatedSuperbatches:
-    """Superbatches on a disk that may be full; see `LoaderSuperbatches` in
-    `strategies.superbatches.scheme`. The traces are files in memory.
-
-    Args:
-        rows: how many nodes there are.
-        batches: how many batches a superbatch has; the first one has half of them.
-        records_max: how many records the disk has room for; None: any number.
+    """The superbatches of a scenario; see `LoaderSuperbatches` in `strategies.superbatches.scheme`.
+    The first one has half as many batches. The traces are files in memory.
 
     Attributes:
-        records: how many records are on the simulated disk.
+        records: how many records are on the simulated disk, which may be full.
     """
 
-    def __init__(self, rows: int, batches: int, records_max: int | None) -> None:
-        self._batches, self.records_max, self.records = batches, records_max, 0
+    def __init__(self, scenario: Scenario) -> None:
+        self._batches, self.records_max = scenario.superbatch, scenario.records_max
+        self.records, self._foreseen = 0, scenario.foreseen
         self.end: int | None = None
-        self._last = np.empty(rows, np.uint16)
+        self._last = np.empty(scenario.file.row_count, np.uint16)
 
     def size(self, number: int, misses: float | None) -> int:
         """See `LoaderSuperbatches.size`."""
@@ -401,11 +414,31 @@ class SimulatedSuperbatches:
 
     def next_uses(self) -> Mapping[str, Codes]:
         """See `LoaderSuperbatches.next_uses`."""
-        return {"x": self._last}
+        return {"x": self._last} if self._foreseen else {}
 
     def no_room(self) -> ConfigError:
         """See `LoaderSuperbatches.no_room`."""
         return ConfigError("no room for a record")
+
+    @staticmethod
+    def pays(table: RowTable, counts: Sequence[int]) -> bool:
+        """See `RollingSource.pays`."""
+        return True
+
+
+def _copies(scenario: Scenario) -> RolledSettings | None:
+    if scenario.blocks is None:
+        return None
+    row_bytes = scenario.file.row_bytes
+    rows = rows_of_block(row_bytes, 1)
+    folder = Path(scenario.file.path).parent
+    return RolledSettings(folder, scenario.blocks * rows * row_bytes, rows)
+
+
+def _check_blocks(tier: Rolled) -> None:
+    """Raise AssertionError unless each block that the tier has is free, once."""
+    made = 0 if tier._file is None else tier._file.blocks
+    assert sorted(tier._free) == list(range(made)), f"of {made} blocks {tier._free} are free"
 
 
 class _LimitedTrace(Trace):

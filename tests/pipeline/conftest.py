@@ -8,6 +8,7 @@ import pytest
 
 from gnndrive.buffer.devices import host
 from gnndrive.common.records import TableFile
+from gnndrive.disk.tiers import rolled
 from gnndrive.testing import simulation
 from gnndrive.testing.simulation import write_told_rows
 from tests import soak
@@ -37,8 +38,11 @@ def device() -> str:
 
 @pytest.fixture(autouse=True)
 def default_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulations use `device`; the host gathers in pieces."""
+    """Simulations use `device`; the host gathers in pieces; rows are copied ahead in small parts,
+    with few buffers."""
     monkeypatch.setattr(host, "PIECES_BYTES", 0)
+    for name, value in {"PART_BYTES": 4096, "SPARE": 2, "GROW": 3}.items():
+        monkeypatch.setattr(rolled, name, value)
     monkeypatch.setattr(simulation, "DEFAULT_DEVICE", device)
 
 

@@ -22,6 +22,7 @@ from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.records import Int32Array, Landing, Stretch
 from gnndrive.disk.tiers import _victims
 from gnndrive.disk.tiers._victims import Victims
+from gnndrive.disk.tiers.rolled import Rolled, _Copies, _Pass
 from gnndrive.host.turns import Turns
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.pipeline import extract
@@ -535,6 +536,65 @@ def drop_places_behind_the_copy_back(patch: Patch) -> None:
 
     patch.setattr(Victims, "_begin_copy_back", given_up)
     patch.setattr(Victims, "_copy_back", copied)
+
+
+# ---- rows that are copied ahead
+
+
+def drop_reading_behind_the_writes(patch: Patch) -> None:
+    """Batches may read their copies as soon as the last write of the pass was begun."""
+    written = _Pass._written
+
+    async def begun(copying: _Pass, spare: int) -> None:
+        if spare < len(copying._memory):
+            await written(copying, spare)
+
+    patch.setattr(_Pass, "_written", begun)
+
+
+def drop_blocks_behind_the_release(patch: Patch) -> None:
+    """A batch's blocks are used again as soon as it is in the extracting queue."""
+    expect = Rolled.expect
+
+    def hasty(tier: Rolled, index: int) -> None:
+        expect(tier, index)
+        if (copies := tier._copies.pop(index, None)) is not None:
+            tier.give_blocks(copies.blocks.tolist())
+
+    patch.setattr(Rolled, "expect", hasty)
+
+
+def drop_blocks_behind_the_fetches(patch: Patch) -> None:
+    """A batch's blocks are used again at its release, while another batch's fetch reads them."""
+
+    def hasty(tier: Rolled, copies: _Copies) -> None:
+        if copies.released and len(copies.blocks):
+            tier.give_blocks(copies.blocks.tolist())
+            copies.blocks = copies.blocks[:0]
+
+    patch.setattr(Rolled, "_give_unused", hasty)
+
+
+def drop_buffers_behind_the_write(patch: Patch) -> None:
+    """The buffer of a block is filled again while the kernel writes from it."""
+    write, written = _Pass._write, _Pass._written
+
+    async def hasty(copying: _Pass, full: Any) -> None:
+        await write(copying, full)
+        copying._spare += full["buffer"].tolist()
+
+    async def ended(copying: _Pass, spare: int) -> None:
+        await written(copying, spare)
+        if spare == len(copying._memory) and copying._writes:
+            await asyncio.wait(copying._writes)
+
+    async def unnoticed(copying: _Pass, job: Any) -> None:
+        async for _ in job:
+            pass
+
+    patch.setattr(_Pass, "_write", hasty)
+    patch.setattr(_Pass, "_written", ended)
+    patch.setattr(_Pass, "_end_write", unnoticed)
 
 
 # ---- windows

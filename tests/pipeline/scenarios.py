@@ -16,8 +16,10 @@ from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.policies.base import Keys
 from gnndrive.buffer.policies.belady import Belady
+from gnndrive.buffer.policies.static import Static
 from gnndrive.common.records import EngineSettings, Int64Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
+from gnndrive.disk.tiers.rolled import CLASSES, Rolled
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.epoch import Epoch, Stages
@@ -27,7 +29,14 @@ from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.strategies import Strategy
 from gnndrive.testing.simulated_ranks import simulate_ranks
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
-from gnndrive.testing.simulation import Delivered, RandomSampler, Scenario, Simulation, simulate
+from gnndrive.testing.simulation import (
+    Delivered,
+    InlineWorkers,
+    RandomSampler,
+    Scenario,
+    Simulation,
+    simulate,
+)
 from tests.pipeline.tight import in_virtual_loop
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
@@ -36,6 +45,10 @@ AHEAD_TURNS = 300
 TURNS = 100  # most leases have ended by then
 PLACES: dict[str, Any] = {"places": 2, "residents": 60}
 AHEAD = Stages(4, 3, 8, 4)
+ROLLING: dict[str, Any] = {
+    "superbatch": 5, "blocks": 12, "tiers": ("rolled", "disk"), "policy": Static(),
+    "classes": np.arange(200, dtype=np.uint8) % 7, "slots": 40,
+}  # fmt: skip
 
 
 def held(batches: Sequence[Delivered]) -> list[tuple[int, list[int]]]:
@@ -94,6 +107,43 @@ def epoch_ends_well(rows: TableFile, seed: int, **given: Any) -> None:
 
 def narrow_queues_end_well(rows: TableFile, seed: int, **given: Any) -> None:
     epoch_ends_well(rows, seed, slots=48, stages=Stages(4, 4, 2, 2), **given)
+
+
+def copies_end_well(rows: TableFile, seed: int) -> None:
+    """Two epochs whose rows are copied ahead, to blocks that are soon used again."""
+    faults = Faults(short=0.1, delay_turns_max=30)
+    scenario = Scenario(rows, batches=12, faults=faults, **ROLLING)
+    assert len(simulate(scenario, seed, epochs=2)) == 24
+
+
+@in_virtual_loop
+async def a_block_is_read_to_its_end(rows: TableFile, seed: int) -> None:
+    """The only block is wanted for the rows of another batch while a fetch reads it, although its
+    own batch was given up."""
+    faults = Faults(delay_turns_max=100)
+    more = ROLLING | {"blocks": 1, "part_rows": 100, "device": "host"}
+    scenario = Scenario(rows, faults=faults, **more)
+    simulation, run = Simulation(scenario, seed), InlineWorkers().run
+    tier, (first, other) = rolled_of(simulation), np.split(np.arange(32), 2)
+    await tier.copy(run, {0: tier.missed(first)})
+    tier.expect(0)
+    leased = asyncio.ensure_future(lease_once(simulation, {"x": first}))
+    await asyncio.sleep(0)
+    assert tier.found_rows == 16
+    tier.give(0)
+    await tier.copy(run, {1: tier.missed(other)})
+    tier.expect(1)
+    await asyncio.gather(leased, lease_once(simulation, {"x": other}))
+    tier.give(1)
+    assert (tier.found_rows, tier.other_rows) == (32, 0)
+    await simulation.close()
+
+
+def rolled_of(simulation: Simulation) -> Rolled:
+    """The simulation's tier, which copies all rows."""
+    assert isinstance(simulation.table.tier, Rolled)
+    simulation.table.tier.threshold = CLASSES
+    return simulation.table.tier
 
 
 @in_virtual_loop

@@ -121,6 +121,22 @@ RULES = [
         0, dropped.drop_places_behind_the_copy_back, scenarios.victims_of_few_slots,
         (12, 28), **WRONG,
     ),
+    Rule(
+        0, dropped.drop_reading_behind_the_writes, scenarios.copies_end_well, (0, 1), "wide",
+        **WRONG,
+    ),
+    Rule(
+        0, dropped.drop_blocks_behind_the_release, scenarios.copies_end_well, (1, 8), "wide",
+        **WRONG,
+    ),
+    Rule(
+        0, dropped.drop_blocks_behind_the_fetches, scenarios.a_block_is_read_to_its_end, (2, 13),
+        **WRONG,
+    ),
+    Rule(
+        0, dropped.drop_buffers_behind_the_write, scenarios.copies_end_well, (0, 1), "wide",
+        **WRONG,
+    ),
 ]  # fmt: skip
 
 
@@ -152,7 +168,7 @@ test_windows_with_all_rules_end_well = whole(
 )
 test_copies_with_all_waits_end_well = whole(
     4, scenarios.many_batches, scenarios.broken_off, scenarios.victims_of_few_slots,
-    scenarios.victims_back_at_once,
+    scenarios.victims_back_at_once, scenarios.copies_end_well, scenarios.a_block_is_read_to_its_end,
 )  # fmt: skip
 test_epochs_with_all_rules_end_well = whole(2)
 

@@ -29,6 +29,7 @@ from gnndrive.testing.simulation import RandomSampler, Scenario, Simulation, sim
 from tests.pipeline.scenarios import (
     NOISE,
     PLACES,
+    ROLLING,
     SLOW,
     expected_nodes,
     held,
@@ -36,6 +37,7 @@ from tests.pipeline.scenarios import (
     unreadable,
 )  # fmt: skip
 from tests.pipeline.tight import in_virtual_loop, short_of_memory
+from tests.second import Keeping
 from tests.soak import product
 
 SWEEPS: dict[str, Any] = {"slots": 64, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
@@ -72,6 +74,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "policy": Belady(), "superbatch": 7, "together": 3, "stages": Stages(3, 2, 4, 4),
     },
     "superbatches in sweeps": {**SWEEPS, "superbatch": 7},
+    "rolling": {**ROLLING, "superbatch": 1},
+    "rolling, few blocks": {**ROLLING, "superbatch": 2, "blocks": 2, "stages": Stages(sweep=1)},
+    "rolling in any order": {**ROLLING, "superbatch": 2, "stages": ANY_ORDER},
+    "rolling above two tiers": {
+        **ROLLING, "superbatch": 2, "blocks": 3, "tiers": ("rolled", Keeping, "disk"),
+    },
 }  # fmt: skip
 
 

@@ -1,0 +1,129 @@
+"""Rows that are copied ahead, when the disk is full or fails; test_rules.py takes the waits out."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnndrive.common.errors import ReadError
+from gnndrive.common.io.direct_file import DirectReader
+from gnndrive.disk import block_file
+from gnndrive.disk.engines.simulated import Request, Simulated
+from gnndrive.disk.tiers.rolled import Rolled
+from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation
+from tests.pipeline.scenarios import (
+    NOISE,
+    ROLLING,
+    expected_nodes,
+    held,
+    lease_once,
+    rolled_of,
+    run_one,
+    unreadable,
+)  # fmt: skip
+from tests.pipeline.tight import in_virtual_loop
+
+Patch = pytest.MonkeyPatch
+FULL = OSError(errno.ENOSPC, "simulated")
+RUN = InlineWorkers(before=True).run
+
+
+def refuse(patch: Patch, owner: Any, name: str, error: Exception, after: int = 0) -> None:
+    """Calls of `owner.name` raise `error` after so many that did not."""
+    called, left = getattr(owner, name), [after]
+
+    def call(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error
+        return called(*given)
+
+    patch.setattr(owner, name, call)
+
+
+def fail(patch: Patch, which: Callable[[Request], bool], code: int) -> None:
+    """Every 13th of the requests `which` fails with `code`."""
+    drawn, count = Simulated._draw_result, [0]
+
+    def draw(engine: Simulated, request: Request) -> int | None:
+        count[0] += which(request)
+        return -code if which(request) and count[0] % 13 == 0 else drawn(engine, request)
+
+    patch.setattr(Simulated, "_draw_result", draw)
+
+
+def of_copies(request: Request) -> bool:
+    """Whether a request reads copies: their file has no name, so its path is the folder's."""
+    return not request.write and Path(request.job.path).is_dir()
+
+
+FAULTS: dict[str, tuple[Callable[[Patch], object], str]] = {
+    "no file": (lambda p: refuse(p, block_file, "unnamed_file", FULL), "no file for rows"),
+    "full": (lambda p: refuse(p, os, "posix_fallocate", FULL), "too full"),
+    "full later": (lambda p: refuse(p, os, "posix_fallocate", FULL, 2), "too full"),
+    "full in writes": (lambda p: fail(p, lambda request: request.write, errno.ENOSPC), "too full"),
+    "writes": (lambda p: fail(p, lambda request: request.write, errno.EIO), "writing rows"),
+    "table": (lambda p: refuse(p, DirectReader, "read", ReadError("x", 0, errno.EIO), 60), "EIO"),
+    "copies": (lambda p: fail(p, of_copies, errno.EIO), ""),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+@in_virtual_loop
+async def test_what_cannot_be_copied_comes_from_below(wide, seeds, what, monkeypatch, recwarn):
+    """All batches come, after one warning; no block is lost, and a pass that fails is over."""
+    drop, message = FAULTS[what]
+    for seed in seeds(2):
+        with monkeypatch.context() as patch:
+            drop(patch)
+            simulation = Simulation(Scenario(wide, batches=16, faults=NOISE, **ROLLING), seed)
+            with pytest.warns() if message else pytest.MonkeyPatch.context() as warned:
+                delivered, error = await run_one(simulation)
+            assert held(delivered) == expected_nodes(simulation.scenario, seed)
+            assert error is None
+            if message:
+                assert [message in str(each.message) for each in warned] == [True]
+            tier = simulation.table.tier
+            assert isinstance(tier, Rolled)
+            assert tier.found_rows or what not in ("full later", "table", "copies")
+            await simulation.close()
+
+
+@pytest.mark.parametrize("at", [0, 7, 15])
+@pytest.mark.filterwarnings("ignore:batches are read from the table")
+@in_virtual_loop
+async def test_a_row_that_cannot_be_read_is_the_error_of_its_batch(wide, seeds, at, monkeypatch):
+    """Also if the pass over the table comes to it long before."""
+    read, bad = DirectReader.read, [0]
+
+    def fails(reader: DirectReader, offset: int, length: int, buffer: Any) -> Any:
+        if offset <= bad[0] < offset + length:
+            raise ReadError(reader.path, offset, errno.EIO)
+        return read(reader, offset, length, buffer)
+
+    monkeypatch.setattr(DirectReader, "read", fails)
+    for seed in seeds(2):
+        scenario = Scenario(wide, batches=16, **ROLLING)
+        scenario, turn = unreadable(scenario, seed, at)
+        ((bad[0], _),) = scenario.faults.eio_offsets
+        simulation = Simulation(scenario, seed)
+        delivered, error = await run_one(simulation)
+        assert held(delivered) == expected_nodes(scenario, seed)[:turn]
+        assert isinstance(error, ReadError)
+        await simulation.close()
+
+
+@in_virtual_loop
+async def test_rows_without_copies_come_from_below(rows):
+    simulation = Simulation(Scenario(rows, part_rows=100, **ROLLING), 0)
+    tier = rolled_of(simulation)
+    await tier.copy(RUN, {3: tier.missed(np.arange(0, 30, 2))})
+    tier.expect(3)
+    await lease_once(simulation, {"x": np.arange(30)})
+    assert (tier.found_rows, tier.other_rows) == (15, 15)
+    tier.give(3)
+    await simulation.close()
