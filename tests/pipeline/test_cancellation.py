@@ -32,7 +32,7 @@ SHAPES |= {name: SIMULATED[name] for name in (
 )}  # fmt: skip
 SHAPES |= {name: {"slots": 40, **SIMULATED[name]} for name in (
     "sweeps of three", "three together", "superbatches", "one batch ahead",
-    "superbatches together", "superbatches in sweeps",
+    "superbatches together", "superbatches in sweeps", "rolling, few blocks",
 )}  # fmt: skip
 # Of 1, 1, 2 and 3 batches; a row of the last group's second batch cannot be read, or all can.
 SHAPES |= {f"groups: {name}": {"batches": 7, "bad": bad, **GROUPS[name]} for name, bad in (

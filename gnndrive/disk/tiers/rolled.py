@@ -237,7 +237,8 @@ class Rolled(Tier):
                 except StoreError:
                     self._blocks_max = before
                     raise
-                self._free.extend(range(before, self.file.blocks))
+                finally:  # if this is cancelled, the file has grown, too
+                    self._free.extend(range(before, self.file.blocks))
             else:
                 self._given.clear()
                 await self._given.wait()
