@@ -1,5 +1,6 @@
 """Rows that are copied ahead, when the disk is full or fails; test_rules.py takes the waits out."""
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnndrive.common.errors import ReadError
+from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.io.direct_file import DirectReader
 from gnndrive.disk import block_file
 from gnndrive.disk.engines.simulated import Request, Simulated
@@ -127,3 +128,19 @@ async def test_rows_without_copies_come_from_below(rows):
     assert (tier.found_rows, tier.other_rows) == (15, 15)
     tier.give(3)
     await simulation.close()
+
+
+@in_virtual_loop
+async def test_a_pass_that_is_cancelled_while_it_gives_up_loses_no_block(rows, monkeypatch):
+    fail(monkeypatch, lambda request: request.write, errno.EIO)
+    for turns in range(60):
+        simulation = Simulation(Scenario(rows, faults=NOISE, **ROLLING), turns)
+        tier = rolled_of(simulation)
+        batches = {index: tier.missed(np.arange(index, 200, 9)) for index in range(9)}
+        copying = asyncio.ensure_future(tier.copy(RUN, batches))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        copying.cancel()
+        await asyncio.wait([copying])
+        assert copying.cancelled() or isinstance(copying.exception(), StoreError)
+        await simulation.close()

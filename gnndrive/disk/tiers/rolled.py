@@ -443,9 +443,11 @@ class _Pass:
         """Wait for writes that are under way, then give all blocks back."""
         for job in self._writes.values():
             job.cancel()
-        await _end_of(list(self._writes))
-        for blocks in self._blocks:
-            self._tier.give_blocks(blocks)
+        try:
+            await _end_of(list(self._writes))
+        finally:  # if this is cancelled, the writes have ended, too
+            for blocks in self._blocks:
+                self._tier.give_blocks(blocks)
 
 
 async def _end_of(tasks: Sequence[asyncio.Future[Any]]) -> None:
