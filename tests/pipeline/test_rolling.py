@@ -26,7 +26,7 @@ from tests.pipeline.scenarios import (
     run_one,
     unreadable,
 )  # fmt: skip
-from tests.pipeline.tight import in_virtual_loop
+from tests.pipeline.tight import Refusing, in_virtual_loop
 
 Patch = pytest.MonkeyPatch
 FULL = OSError(errno.ENOSPC, "simulated")
@@ -127,6 +127,26 @@ async def test_rows_without_copies_come_from_below(rows):
     await lease_once(simulation, {"x": np.arange(30)})
     assert (tier.found_rows, tier.other_rows) == (15, 15)
     tier.give(3)
+    await simulation.close()
+
+
+@in_virtual_loop
+async def test_copies_that_fail_without_memory_for_other_reads(rows, monkeypatch):
+    """They are an error of their batch, and the buffer goes on."""
+    monkeypatch.setattr(Simulated, "_draw_result", lambda engine, request: failing(request))
+
+    def failing(request: Request) -> int | None:
+        return -errno.EIO if of_copies(request) else None
+
+    simulation = Simulation(Scenario(rows, part_rows=100, **ROLLING), 0)
+    tier, wanted = rolled_of(simulation), {"x": np.arange(16)}
+    tier._below = Refusing(tier._below, call=0)
+    await tier.copy(RUN, {0: tier.missed(wanted["x"])})
+    tier.expect(0)
+    with pytest.raises(ReadError, match="ENOMEM"):
+        await lease_once(simulation, wanted)
+    await lease_once(simulation, wanted)
+    tier.give(0)
     await simulation.close()
 
 

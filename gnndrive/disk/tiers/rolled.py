@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, DirectReader, page_buffer
-from gnndrive.common.records import Int32Array, Int64Array, Landing, Stretch, TableFile
+from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Landing, Stretch, TableFile
 from gnndrive.disk.block_file import BlockFile
 from gnndrive.disk.distribution import Deltas, Distribution, cold_rows, decode_rows, find_rows
 from gnndrive.disk.engines.base import Engine
@@ -314,15 +314,18 @@ class _CopiesFetch:
         return self._stretches()
 
     async def _stretches(self) -> AsyncIterator[Stretch]:
-        damaged: list[Int32Array] = []
+        damaged = [np.empty(0, FAILURE)]
         async for stretch in self._own:
             ended = stretch.failures["error"] == errno.ECANCELED
-            damaged.append(stretch.failures["slot"][~ended])
+            damaged.append(stretch.failures[~ended])
             yield Stretch(stretch.slots, stretch.failures[ended])
         self._tier.fetch_ended(self._copies)
-        again = np.concatenate(damaged) if damaged else np.empty(0, np.int32)
-        if len(again):
-            self._under_way.append(self._tier.below_instead(again, *self._wanted))
+        if len(again := np.concatenate(damaged)):
+            try:
+                self._under_way.append(self._tier.below_instead(again["slot"], *self._wanted))
+            except MemoryError:
+                again["error"] = errno.ENOMEM
+                yield Stretch(np.empty(0, np.int32), again)
             if self._cancelled:
                 self.cancel()
         for fetch in self._under_way[1:]:
