@@ -77,6 +77,9 @@ class SlotTable(RowTable):
         # Rows from this one on are still to be read in order, so many of them now.
         self._ahead, self._ahead_rows = 0 if self.keeps else rows, 0
         self._ahead_per_miss, self._ahead_part = ahead
+        if memory.landing_rows_max is not None:  # a part must not fill all staging
+            self._ahead_part = min(self._ahead_part, memory.landing_rows_max)
+        self._ahead_from = self._ahead  # where the last part began
         self._reading_ahead: SlotHold | None = None
         self._not_asked: Counter[str] = Counter()  # rows that were counted for no batch
         # By slot, made at the first failure; C knows which entries are current.
@@ -218,6 +221,8 @@ class SlotTable(RowTable):
         if not len(stretch.failures):
             return
         self._ahead_rows = 0  # reads end, perhaps: another miss allows more
+        if (stretch.failures["error"] == errno.ECANCELED).any():
+            self._ahead = self._ahead_from
         failed = np.ascontiguousarray(stretch.failures["slot"])
         check(lib.gd_buffer_fail(self.handle, pointer(failed), len(failed)), "fail")
         self.may_fail()
@@ -242,6 +247,7 @@ class SlotTable(RowTable):
         if self._reading_ahead is not None and not self._reading_ahead.settled():
             return None
         allowed, before = self._ahead_rows, self.stats()
+        self._ahead_from = self._ahead
         rows = np.arange(self._ahead, self._ahead + part)
         code, _, hold = self.admit(rows)
         self._ahead_rows = allowed - len(rows)

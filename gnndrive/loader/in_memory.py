@@ -65,7 +65,8 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
         self._size, self._ahead = 1, torchs  # a sampler of the user's is not asked ahead
         self._sampler: NeighborSampler = sampler_of(loader)
         self._of_edges, self._gathering = hasattr(loader, "link_sampler"), self._sampler.gathering()
-        # Of batches to be made: positions of seeds, and keys; of edges what PyG's code drew.
+        # Of batches to be made: positions of seeds, and keys; of edges what PyG's code drew, or the
+        # error that it raised.
         self._drawn: deque[Any] = deque()
         # Samples, and batches made of them, or None; or the error at its batch's turn.
         self._made: deque[tuple[Any, Any] | Exception] = deque()
@@ -104,7 +105,11 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
             if not self._ahead:
                 index = [self._dataset[each] for each in index]
             if self._of_edges:
-                self._drawn.append(self._gathered(index))
+                try:
+                    self._drawn.append(self._gathered(index))
+                except Exception as error:  # at its batch's turn
+                    self._drawn.append(error)
+                    break
             else:
                 self._drawn.append((index, self._sampler.batch_key()))
 
@@ -119,7 +124,11 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
     def _sampled(self) -> tuple[list[Any], Exception | None]:
         """The samples of the batches that were drawn, up to one that cannot be sampled, and its
         error."""
-        gathered = list(self._drawn)
+        gathered, failed = list(self._drawn), None
+        if isinstance(gathered[-1], Exception):
+            failed = gathered.pop()
+        if not gathered:
+            return [], failed
         try:
             if not self._of_edges:
                 parts, keys = zip(*gathered, strict=True)
@@ -128,7 +137,7 @@ class GroupedIterator(_SingleProcessDataLoaderIter):
             found, error = self._sampler.sample_gathered(gathered)
         except Exception as raised:
             return [], raised
-        return [each.output for each in found], error
+        return [each.output for each in found], error or failed
 
     def _make(self) -> None:
         """Make the batches that were drawn, up to one that cannot be sampled."""

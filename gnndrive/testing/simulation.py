@@ -432,7 +432,7 @@ def _copies(scenario: Scenario) -> RolledSettings | None:
     row_bytes = scenario.file.row_bytes
     rows = rows_of_block(row_bytes, 1)
     folder = Path(scenario.file.path).parent
-    return RolledSettings(folder, scenario.blocks * rows * row_bytes, rows)
+    return RolledSettings(folder, scenario.blocks * rows * row_bytes, rows, 40)
 
 
 def _check_blocks(tier: Rolled) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -49,6 +50,7 @@ SPARE = 32  # buffers that are being written, beside one for each batch
 GROW = 256  # blocks
 GUESS = 8  # rows of a fetch that tell which batch it is for
 CLASSES = 256
+COUNTED = 1 << 20  # classes at once
 COLD_MARGIN = 1.1  # other batches have so many times the cold rows of the first one, perhaps
 
 Run = Callable[..., Awaitable[Any]]
@@ -76,6 +78,10 @@ def rows_of_block(row_bytes: int, nbytes: int) -> int:
     """How many rows a block of at most `nbytes` has, or of a few pages: whole pages."""
     step = PAGE_BYTES // gcd(row_bytes, PAGE_BYTES)
     return max(min(nbytes, BLOCK_BYTES) // max(row_bytes, 1) // step, 1) * step
+
+
+def _by_class(classes: npt.NDArray[np.uint8]) -> Int64Array:
+    return np.bincount(classes, minlength=CLASSES)
 
 
 @dataclass(eq=False)
@@ -117,6 +123,7 @@ class Rolled(Tier):
     ) -> None:  # fmt: skip
         self.path, self.table, self.engine, self._below = below.path, table, engine, below
         self.classes, self.threshold = classes, None if classes is not None else 0
+        self._choosing = threading.Lock()
         self._seen = np.zeros(-(-table.row_count // 8), np.uint8)
         self._settings, self.rows, self._gap = settings, settings.block_rows, gap_bytes
         self.part_rows = min(settings.part_rows, table.row_count)
@@ -147,16 +154,18 @@ class Rolled(Tier):
     # ---- which rows are copied
 
     def keep(self, rows: Int64Array, slots: int, batches: int) -> None:
-        """Choose the threshold by the rows of a batch (int64 [n]), for a feature buffer with so
-        many slots, in which so many batches are at once. In any thread."""
-        assert self.classes is not None
-        of_batch = np.bincount(self.classes[rows], minlength=CLASSES)
-        below = np.concatenate([[0], np.cumsum(of_batch)])
-        above = len(self.classes) - np.concatenate(
-            [[0], np.cumsum(np.bincount(self.classes, minlength=CLASSES))]
-        )
-        fits = above + COLD_MARGIN * batches * below <= slots
-        self.threshold = int(np.argmax(fits)) if fits.any() else CLASSES
+        """Choose the threshold, once, by the rows of a batch (int64 [n]), for a feature buffer with
+        so many slots, in which so many batches are at once. In any thread."""
+        with self._choosing:
+            if self.threshold is not None:
+                return
+            assert self.classes is not None
+            pieces = range(0, len(self.classes), COUNTED)
+            sizes = sum(_by_class(self.classes[start : start + COUNTED]) for start in pieces)
+            below = np.concatenate([[0], np.cumsum(_by_class(self.classes[rows]))])
+            above = len(self.classes) - np.concatenate([[0], np.cumsum(sizes)])
+            fits = above + COLD_MARGIN * batches * below <= slots
+            self.threshold = int(np.argmax(fits)) if fits.any() else CLASSES
 
     def missed(self, rows: Int64Array) -> Deltas:
         """Those of a batch's rows (int64 [n], each once) that it will miss. In any thread."""

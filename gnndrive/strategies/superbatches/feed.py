@@ -6,7 +6,7 @@ and finds the next uses in one pass backwards; meanwhile it reads the records of
 before, in order, and puts them into the extracting queue, as the sample stage would. `InspectFeed`
 and `ReplayFeed` do the one and the other in parts of the epoch that follow each other.
 As soon as a superbatch is known, the rows in slots and the batches that are yet to be admitted
-learn what it needs. At most two superbatches are alive.
+learn what it needs.
 
 The batches are those that the sample stage would draw, whatever the superbatches' sizes. A disk
 that is full ends a superbatch early: samples that were drawn already stay in memory. An error

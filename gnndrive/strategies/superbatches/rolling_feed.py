@@ -70,8 +70,7 @@ class RollingFeed(AheadFeed):
         """See `AheadFeed.note`: which rows the batch will miss."""
         rows, missed = epoch.inputs.assembly.rows_of(sample), dict[str, Deltas]()
         for name, (table, tier) in self._tables.items():
-            if tier.threshold is None:
-                tier.keep(rows[name], table.slots, epoch.stages.training_queue + 1)
+            tier.keep(rows[name], table.slots, epoch.stages.training_queue + 1)
             missed[name] = tier.missed(rows[name])
         self._missed[index] = missed
 
