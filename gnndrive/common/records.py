@@ -360,7 +360,8 @@ class DiskIdentity:
 
 @dataclass(frozen=True, slots=True)
 class DiskCost:
-    """The cost of reads on a disk at full depth, as a line: seconds by requests and bytes.
+    """The cost of reads on a disk at full depth, as a line: seconds by requests and bytes; and that
+    of long writes.
 
     Attributes:
         request_s: seconds for each request, without its bytes.
@@ -368,6 +369,8 @@ class DiskCost:
         depth: requests in flight during the measurement.
         date: of the measurement, ISO 8601 in UTC.
         points: the measured points: bytes of one random read, and seconds for each request.
+        write_byte_s: seconds for each byte of long writes, beside what long reads at the same time
+            take; None: not measured.
     """
 
     request_s: float
@@ -377,6 +380,7 @@ class DiskCost:
     date: str
     disk: DiskIdentity
     points: tuple[tuple[int, float], ...]
+    write_byte_s: float | None = None
 
     def seconds(self, requests: float, nbytes: float) -> float:
         """Return the seconds that `requests` requests for `nbytes` bytes in total take."""

@@ -1,4 +1,5 @@
-"""disk.json in a store's folder: what reading costs on its disk, measured by `gnndrive bench disk`.
+"""disk.json in a store's folder: what its disk takes to read and write, measured by `gnndrive bench
+disk`.
 
 It describes the machine; one that was measured on another disk is treated as missing (`cache.py`).
 """
@@ -107,7 +108,7 @@ def _parse(stored: Any) -> DiskCost:
     """Parse disk.json's content; raises one of `_MALFORMED` if it is damaged."""
     if stored["format"] != _VERSION:
         raise ValueError(f"its format is {stored['format']!r}, not {_VERSION}")
-    disk = stored["disk"]
+    disk, write_byte_s = stored["disk"], stored.get("write_byte_s")
     return DiskCost(
         request_s=_seconds(stored["request_s"]),
         byte_s=_seconds(stored["byte_s"]),
@@ -118,6 +119,7 @@ def _parse(stored: Any) -> DiskCost:
             *(_text(disk[name]) for name in ("number", "model", "serial", "file_system"))
         ),
         points=tuple((int(nbytes), _seconds(seconds)) for nbytes, seconds in stored["points"]),
+        write_byte_s=None if write_byte_s is None else _seconds(write_byte_s),
     )
 
 

@@ -75,6 +75,7 @@ def test_a_damaged_file_warns_and_is_ignored(store):
         broken(lambda c: c.update(request_s="1e-5")),
         broken(lambda c: c.update(byte_s=1e999)),
         broken(lambda c: c.update(byte_s=True)),
+        broken(lambda c: c.update(write_byte_s="1e-9")),
         broken(lambda c: c.update(byte_s=10**400)),
         broken(lambda c: c.update(depth="deep")),
         broken(lambda c: c.update(date="\x1b[2J")),
@@ -85,6 +86,13 @@ def test_a_damaged_file_warns_and_is_ignored(store):
         with pytest.warns(RuntimeWarning, match="run `gnndrive bench disk"):
             assert load_calibration(store) is None
     open_store(store.path).verify()
+
+
+def test_a_file_of_before_writing_was_measured_is_read(store, cost):
+    content = {"format": 1, **asdict(cost)}
+    del content["write_byte_s"]
+    (store.path / DISK_JSON).write_text(json.dumps(content))
+    assert load_calibration(store) == cost
 
 
 def test_a_link_or_a_pipe_is_not_followed(store, tmp_path):

@@ -47,7 +47,7 @@ def disk(
     ioengine: Engine = None,
     json_: Json = False,
 ) -> None:
-    """Measure seconds per request and per byte on a store's disk; loaders plan reads with them."""
+    """Measure what a request, a byte and a written byte take on a store's disk, for plans."""
     opened = open_store(store)
     with Bars() as bars:
         told = partial(bars, "reading")

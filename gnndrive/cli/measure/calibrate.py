@@ -1,4 +1,4 @@
-"""Calibration: seconds per request and seconds per byte on the disk that holds a store.
+"""Calibration: seconds per request, per byte and per written byte on the disk that holds a store.
 
 It makes random reads of a few sizes, as many at once as a loader, through the loader's own ring, in
 several rounds because others use the disk too and its speed varies. Then it fits a straight line
@@ -6,6 +6,9 @@ to the medians of the sizes, up to the loader's largest read: t = request_s + by
 read planner bridges a gap when reading it costs less than another request. A real disk follows such
 a line only roughly, so every point is kept beside the two constants, and `gnndrive info` prints how
 far the points lie from the line.
+
+Then it writes over the blocks of a file without a name, while it reads the array in order, because
+strategies that write do both at once. What the reads take by the line counts as theirs.
 """
 
 from __future__ import annotations
@@ -13,18 +16,30 @@ from __future__ import annotations
 import datetime
 import os
 import secrets
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from statistics import median
 
 import numpy as np
 
-from gnndrive.cli.measure.raw import IoOptions, run
-from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import INFLIGHT_BYTES, DiskCost
+from gnndrive.cli.measure.drive import drive
+from gnndrive.cli.measure.raw import IoOptions, block_count, block_numbers, planned, run
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.io.direct_file import PAGE_BYTES, page_buffer
+from gnndrive.common.memory import format_size
+from gnndrive.common.records import INFLIGHT_BYTES, DiskCost, EngineSettings, TableFile
+from gnndrive.disk.block_file import BlockFile
 from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES
 from gnndrive.disk.layouts.table import TableLayout
-from gnndrive.store.calibration import disk_identity, not_writable, save_calibration
+from gnndrive.disk.read_job import ReadJob
+from gnndrive.store.calibration import (
+    calibrate_command,
+    disk_identity,
+    not_writable,
+    save_calibration,
+)
 from gnndrive.store.reader import Store
 
 READ_BYTES = (512, 4096, 16384, BLOCK_BYTES, SWEEP_BLOCK_BYTES)
@@ -32,6 +47,7 @@ FILE_BYTES_MIN = BLOCK_BYTES
 DEPTH = 128
 ROUNDS = 4
 SECONDS_A_POINT = 0.3
+LONG_BYTES, LONG_DEPTH, WRITTEN_BLOCKS = 256 << 10, 16, 1024  # of writes, and reads beside them
 WARM_UP_POINTS = 8  # of time, in which a virtual disk that was idle uses up its burst credit
 
 
@@ -55,11 +71,15 @@ def calibrate(
     Raises:
         ConfigError: the file is smaller than 64 KiB.
         StoreError: the store's folder cannot be written to.
+
+    Warns:
+        RuntimeWarning: the disk is too full to measure writing.
     """
     if not os.access(store.path, os.W_OK):
         raise not_writable(store, "no permission")
     points = measure_points(store, depth, ioengine, progress, reads)
     cost = cost_of(points, store, depth, ioengine)
+    cost = replace(cost, write_byte_s=measure_writes(store, cost, ioengine, reads))
     save_calibration(store, cost)
     return cost
 
@@ -80,10 +100,7 @@ def measure_points(
 ) -> tuple[tuple[int, float], ...]:  # fmt: skip
     """Points (bytes of a read, seconds per read), in rounds over the sizes of `READ_BYTES` that the
     disk and the file allow."""
-    of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
-    if not of_nodes:
-        raise ConfigError(f"{store.path} has no per-node array to read: import it with features")
-    file = store.table(max(of_nodes, key=lambda array: array.nbytes).name)
+    file = _largest(store)
     table = TableLayout(file)
     sector = table.sector_bytes if table.direct else 1
     table.close()
@@ -112,6 +129,59 @@ def measure_points(
         points.append(point(nbytes))
     progress(len(asked), len(asked))
     return tuple(points[WARM_UP_POINTS:])
+
+
+def measure_writes(store: Store, cost: DiskCost, ioengine: str, reads: int | None) -> float | None:
+    """Seconds of a written byte; see the module. None: the disk is too full."""
+    blocks = WRITTEN_BLOCKS if reads is None else reads
+    path = _largest(store).path
+    nbytes = min(LONG_BYTES, os.path.getsize(path) // PAGE_BYTES * PAGE_BYTES)
+    options = IoOptions(path, rw="read", bs=nbytes, iodepth=LONG_DEPTH)
+    settings = EngineSettings(LONG_DEPTH, LONG_BYTES, measure=False, inflight_bytes=INFLIGHT_BYTES)
+    buffer = page_buffer(LONG_BYTES).reshape(1, -1)
+    buffer[0] = np.random.default_rng().integers(0, 256, LONG_BYTES, np.uint8)
+    file = BlockFile(store.path, LONG_BYTES, 1)
+    array = TableLayout(
+        TableFile(path, 0, block_count(options), nbytes, "uint8", (nbytes,)), nbytes, separate=True
+    )
+    try:
+        file.grow(blocks)
+
+        def writes(rounds: Iterable[int]) -> Iterator[ReadJob]:
+            for _ in rounds:
+                yield file.writes(np.arange(blocks), np.zeros(blocks, np.int32), buffer)
+
+        drive([writes(range(1))], ioengine, settings)  # the first write of a block takes longer
+        found = []
+        for _ in range(ROUNDS):
+            numbers = block_numbers(options, block_count(options), reads, 0)
+            sources = [planned(array, numbers), writes(count() if reads is None else range(1))]
+            runtime_s = SECONDS_A_POINT if reads is None else None
+            driven = drive(sources, ioengine, settings, runtime_s)
+            read, written = driven.rows_of
+            left_s = driven.runtime_s - cost.seconds(read, read * nbytes)
+            found.append(max(left_s, 0.0) / max(written * LONG_BYTES, 1))
+        return median(found)
+    except StoreError:
+        warnings.warn(
+            f"writing is not measured, because {format_size(blocks * LONG_BYTES)} are not free in "
+            f"{store.path}, so strategy='auto' takes none that writes rows: free some, then run "
+            f"{calibrate_command(store)} again",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    finally:
+        array.close()
+        file.close()
+
+
+def _largest(store: Store) -> TableFile:
+    """The largest per-node array."""
+    of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
+    if not of_nodes:
+        raise ConfigError(f"{store.path} has no per-node array to read: import it with features")
+    return store.table(max(of_nodes, key=lambda array: array.nbytes).name)
 
 
 def medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -31,6 +31,7 @@ class Driven:
 
     Attributes:
         rows: rows that landed, or raw reads.
+        rows_of: the same of each source.
         requests, nbytes, retries: completions, bytes they brought, and requests sent again.
         runtime_s: from the first request to the last completion, seconds.
         usr_s, sys_s, ctx, majf, minf: CPU seconds, context switches and page faults of all threads
@@ -49,6 +50,7 @@ class Driven:
     majf: int
     minf: int
     latency: Latency
+    rows_of: tuple[int, ...] = ()
 
     @property
     def iops(self) -> float:
@@ -124,6 +126,7 @@ async def _drive(
         majf=after.ru_majflt - before.ru_majflt,
         minf=after.ru_minflt - before.ru_minflt,
         latency=sum((Latency.of(one.latency()) for one in engines), Latency()),
+        rows_of=tuple(job.rows for job in jobs),
     )
 
 

@@ -211,11 +211,17 @@ def rows_json(result: RowsResult) -> dict[str, Any]:
 
 def costs(cost: DiskCost) -> str:
     """Describe a calibration in one line."""
-    speed = f" ({format_size(1 / cost.byte_s)}/s)" if cost.byte_s else ""
+    written = "" if cost.write_byte_s is None else f", {_bytes(cost.write_byte_s)} written"
     return (
-        f"{cost.request_s * 1e6:.2f} µs a request and {cost.byte_s * 1e9:.3f} ns a byte{speed} at "
-        f"depth {cost.depth}, within {100 * misfit(cost):.0f} %, {cost.engine}, {cost.date[:10]}"
+        f"{cost.request_s * 1e6:.2f} µs a request and {_bytes(cost.byte_s)} at "
+        f"depth {cost.depth}, within {100 * misfit(cost):.0f} %{written}, {cost.engine}, "
+        f"{cost.date[:10]}"
     )
+
+
+def _bytes(byte_s: float) -> str:
+    speed = f" ({format_size(1 / byte_s)}/s)" if byte_s else ""
+    return f"{byte_s * 1e9:.3f} ns a byte{speed}"
 
 
 def points_report(cost: DiskCost) -> str:

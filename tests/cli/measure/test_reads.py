@@ -21,6 +21,7 @@ from gnndrive.cli.measure.raw import IoOptions, block_count, block_numbers
 from gnndrive.common.errors import ConfigError, GNNDriveError, ReadError, StoreError
 from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.records import DiskCost, DiskIdentity, EngineSettings
+from gnndrive.disk.block_file import BlockFile
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.store import write_store
 from gnndrive.store.calibration import disk_identity, load_calibration, save_calibration
@@ -335,7 +336,21 @@ def test_a_calibration_is_measured_and_saved(store, monkeypatch):
     assert [size for size, _ in cost.points] == list(READ_BYTES) * ROUNDS
     assert cost.request_s + cost.byte_s > 0
     assert {each.inflight_bytes for each in asked} == {EngineSettings().inflight_bytes}
+    assert cost.write_byte_s is not None
     store.verify()  # which ignores disk.json
+
+
+def test_on_a_full_disk_only_writing_is_not_measured(store, monkeypatch):
+    def full(self, blocks):
+        raise StoreError("full")
+
+    monkeypatch.setattr(BlockFile, "grow", full)
+    with pytest.warns(
+        RuntimeWarning, match=r"2\.62 MB are not free .* free some, then run gnndrive"
+    ):
+        cost = calibrate.calibrate(store, depth=4, ioengine="threads", reads=10)
+    assert load_calibration(store) == cost
+    assert cost.write_byte_s is None
 
 
 def test_a_store_too_small_to_measure_is_refused(tmp_path):
