@@ -102,7 +102,10 @@ def choose(assembly: Assembly) -> tuple[Strategy, str]:
     others = ", ".join(
         f"{duration(each.batch_s)} with {each.strategy}"
         for each in found.costs
-        if each.same_batches and not each.refused and each.strategy != best.strategy
+        if each.same_batches
+        and each.strategy != best.strategy
+        and not each.refused
+        and not each.assumed
     )
     why = f"because a batch costs about {duration(best.batch_s)}, bound by {best.bound_by}"
     return strategies()[best.strategy], f"{why}; {others}" if others else why

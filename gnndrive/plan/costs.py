@@ -35,7 +35,8 @@ ATTRIBUTES = "attributes"  # reading rows of the files that memory has no room f
 HAND_OVER = "hand-over"  # from a batch's rows to the next one's
 FILTER = "filter"  # of the lists of windows
 NET, COMPUTE = "net", "compute"
-RECORDS = "records"  # writing and reading samples that were drawn ahead
+RECORDS = "records"  # what is written and read beside batches: samples, copies of rows
+COPIES = "copies"  # waiting for copies of rows that are not made yet
 PROCESSORS = "processors"  # all that computes, shared by the cores
 CHAINS: tuple[tuple[str, ...], ...] = (
     (ADMISSION, DISK, FILTER), (NET,), (GATHER, ATTRIBUTES, HAND_OVER), (SAMPLING,), (COMPUTE,),
@@ -57,6 +58,7 @@ FILTER_EDGE_S = 6e-9  # seconds of one core to filter an in-edge of a window
 LONG_READ_BYTES = 256 << 10  # of one request of a long read
 HAND_OVER_S = 1.5e-3  # seconds from a batch's rows to the next one's, however small they are
 REQUEST_S, BYTE_S = 5.5e-6, 0.48e-9  # an SSD's, used without a calibration
+WRITTEN = 1.5  # times the seconds of a byte that is read, for a written one if that is not measured
 FALL_OVER = 4  # batches over which the fall of the share of new rows is taken
 HOP_GROWTH_MIN = 2.0  # a hop has at least so many times the nodes of the one before
 SECTOR_BYTES = 512
@@ -90,10 +92,13 @@ def combined(parts: Mapping[str, float]) -> tuple[float, str]:
     whole = sum(sums.values())
     terms = [(own + NOT_OVERLAPPED * (whole - own), chain) for chain, own in sums.items()]
     # No batch waits for its record, but records keep the disk busy.
-    terms.append((terms[0][0] + parts.get(RECORDS, 0.0), (*CHAINS[0], RECORDS)))
+    disk_s, records_s = parts.get(DISK, 0.0), parts.get(RECORDS, 0.0)
+    busy_s = disk_s + records_s + NOT_OVERLAPPED * (whole - disk_s)
+    terms.append((busy_s, (DISK, RECORDS)))
     terms.append((parts.get(PROCESSORS, 0.0), (PROCESSORS,)))
     seconds, names = max(terms, key=lambda each: each[0])
-    return seconds, max(names, key=lambda name: parts.get(name, 0.0))
+    names = (*names, COPIES)
+    return seconds + parts.get(COPIES, 0.0), max(names, key=lambda name: parts.get(name, 0.0))
 
 
 # ---- by how many rows batches load
@@ -101,11 +106,13 @@ def combined(parts: Mapping[str, float]) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The seconds of a request and of a byte; rows at most `gap_bytes` apart are read in one."""
+    """The seconds of a request, of a byte, and of a written byte (None: not measured); rows at most
+    `gap_bytes` apart are read in one."""
 
     request_s: float = REQUEST_S
     byte_s: float = BYTE_S
     gap_bytes: int = 8192
+    write_byte_s: float | None = None
 
     @classmethod
     def of_store(cls, store: Store, gap: str | int | None, block_bytes: int) -> Self:
@@ -113,7 +120,9 @@ class Disk:
         cost, found = load_calibration(store), cls(gap_bytes=checked_gap(gap, store, block_bytes))
         if cost is None:
             return found
-        return replace(found, request_s=cost.request_s, byte_s=cost.byte_s)
+        return replace(
+            found, request_s=cost.request_s, byte_s=cost.byte_s, write_byte_s=cost.write_byte_s
+        )
 
     def seconds(self, wanted: float, rows: int, row_bytes: int) -> float:
         """Seconds of one sorted pass for `wanted` rows that lie at random among `rows`."""
@@ -131,6 +140,10 @@ class Disk:
     def long_reads(self, nbytes: float) -> float:
         """Seconds of reading so many bytes in long reads."""
         return nbytes / LONG_READ_BYTES * self.request_s + nbytes * self.byte_s
+
+    def long_writes(self, nbytes: float) -> float:
+        """Seconds of writing so many bytes in long writes."""
+        return nbytes * (WRITTEN * self.byte_s if self.write_byte_s is None else self.write_byte_s)
 
 
 def distinct_rows(together: Sequence[int], batches: float, rows: int) -> float:

@@ -57,6 +57,8 @@ class StrategyCost:
         same_batches: whether the batches are those of strategy "gnndrive".
         changes: what it changes in the samples, in few words; empty: see `Strategy.changes`.
         note: what to know of it; empty: nothing.
+        assumed: what was assumed and can be measured, so that "auto" does not take it; empty:
+            nothing.
         refused: why it cannot run, with the remedy; empty: it can.
         command: what makes that which it lacks on the store; empty: it lacks nothing.
         about: lines that say what the strategy does, what it needs and when it pays.
@@ -69,6 +71,7 @@ class StrategyCost:
     same_batches: bool = True
     changes: str = ""
     note: str = ""
+    assumed: str = ""
     refused: str = ""
     command: str = ""
     about: tuple[str, ...] = ()
@@ -89,10 +92,15 @@ class StrategyCost:
         first, *more = self.about or ("",)
         lines = [f"{self.strategy}: {first}", *(INDENT + each for each in more)]
         lines += wrap(
-            self.refused or self.note, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT,
+            self.refused or self.noted, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT,
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
         return [*lines, 2 * INDENT + self.command] if self.command else lines
+
+    @property
+    def noted(self) -> str:
+        """What to know of it, and what was assumed."""
+        return "; ".join(filter(None, (self.note, self.assumed)))
 
     @property
     def why_not(self) -> str:
@@ -210,7 +218,7 @@ class Comparison:
                 "parts": dict(each.seconds),
                 "same_batches": each.same_batches,
                 "changes": each.changes,
-                "note": ": ".join(filter(None, (each.refused or each.note, each.command))),
+                "note": ": ".join(filter(None, (each.refused or each.noted, each.command))),
             }
             for each in self.costs
         ]
@@ -223,7 +231,10 @@ class Comparison:
 def cheapest(costs: Sequence[StrategyCost]) -> StrategyCost | None:
     """The strategy to take, of those that run and have the same batches: the first, if its batches
     cost at most `WITHIN` times the least; else the one with the least. None: there is none."""
-    known = [each for each in costs if each.same_batches and not each.refused and each.seconds]
+    known = [
+        each for each in costs
+        if each.same_batches and each.seconds and not each.refused and not each.assumed
+    ]  # fmt: skip
     if not known:
         return None
     least = min(known, key=lambda each: each.batch_s)
@@ -277,7 +288,7 @@ class Known:
 def predict(name: str, request: PlanRequest, planner: Planner, known: Known) -> StrategyCost:
     """Say what a batch costs with the strategy of that name, if it samples from the whole graph;
     `request` and `planner` are those of a loader with it. ConfigError if its plan does not fit."""
-    predicted = _Prediction(request, planner, known)
+    predicted = Prediction(request, planner, known)
     tables = predicted.plan.tables
     loads = {each.name: predicted.loads(each) for each in tables}
     rows = {each.name: predicted.loading.counts(each)[0] for each in tables}
@@ -292,7 +303,7 @@ def predict(name: str, request: PlanRequest, planner: Planner, known: Known) -> 
 def predict_curve(request: PlanRequest, planner: Planner, known: Known) -> MissRatio | None:
     """The miss-ratio curve of the largest table that does not fit, without the points for which
     its trace is too short; None: all rows fit, or there is no trace. See `predict`."""
-    predicted = _Prediction(request, planner, known)
+    predicted = Prediction(request, planner, known)
     plan = predicted.plan
     leaving = [each for each in plan.tables if each.slots < each.rows and each.name in known.traces]
     if not leaving:
@@ -323,8 +334,9 @@ def curve_slots(slots: int, rows: int) -> list[int]:
     return sorted(points | {min(slots, rows), rows})
 
 
-class _Prediction:
-    """What a loader's batches load and cost."""
+class Prediction:
+    """What batches load and cost with a strategy that samples from the whole graph; for the
+    arguments see `predict`."""
 
     def __init__(self, request: PlanRequest, planner: Planner, known: Known) -> None:
         self.plan, self.loading = planner.plan(), known.loading(request, planner)
@@ -332,6 +344,7 @@ class _Prediction:
         self._policy: type[Policy] = find("policies", request.policy)
 
     def seconds(self, plan: Plan, loads: Mapping[str, Loads]) -> dict[str, float]:
+        """What a batch keeps busy for how long, by part."""
         ahead, records_s = self._request.ahead, 0.0
         if ahead is not None:  # a batch's sample is written and read again
             records_s = 2 * ahead.record_bytes(self._request.planned) * self._request.disk.byte_s

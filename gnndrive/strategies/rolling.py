@@ -4,20 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import count
 from typing import Any, ClassVar
 
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Part, Shape, Use
 from gnndrive.common.memory import format_size, given_size
+from gnndrive.common.plugins import find
 from gnndrive.disk.tiers.base import TierContext
-from gnndrive.disk.tiers.rolled import PART_BYTES, PARTS, SPARE, RolledSettings, rows_of_block
+from gnndrive.disk.tiers.rolled import (
+    PART_BYTES,
+    PARTS,
+    SPARE,
+    RolledSettings,
+    by_class,
+    least_kept,
+    rows_of_block,
+)
 from gnndrive.loader.arguments import preset
 from gnndrive.loader.assembly import Assembly
 from gnndrive.pipeline.epoch import Feed
-from gnndrive.plan.plan import Plan, Planner
+from gnndrive.plan.costs import (
+    COPIES,
+    DISK,
+    HAND_OVER,
+    PROCESSORS,
+    RECORDS,
+    WRITTEN,
+    Disk,
+    Loads,
+    combined,
+    copy_seconds,
+    processors,
+)
+from gnndrive.plan.plan import Plan, Planner, TablePlan
 from gnndrive.plan.request import PlanRequest
+from gnndrive.plan.strategy_costs import Known, Prediction, StrategyCost
 from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.store.calibration import calibrate_command
 from gnndrive.strategies.base import FeedContext
 from gnndrive.strategies.superbatches.rolling_feed import ALIVE, RollingFeed
 from gnndrive.strategies.superbatches.scheme import (
@@ -34,7 +59,11 @@ COPIED_SHARE = 0.65  # of a batch's rows at most, of whose copies the plan has r
 SUPERBATCHES_COPIED = 1.5  # at once
 BLOCKS = 16  # that a batch's copies have at least, unless they are of one page
 BUFFERS_SHARE = 0.03  # of memory=, for blocks, and for parts of the table
-MOVED = 2  # times that a row is written and read again
+# Seconds of one core for a copied row beside its bytes: to note and find it, and as much again
+# because 64 batches' blocks are in no cache.
+COPIED_ROW_S = 3.5e-7
+BATCH_S = 1e-3  # seconds of a batch, however small: to record its sample and to read it again
+ENDURANCE_BYTES = 600 * 10**12  # that drives of 1 TB are often rated for
 DELTA_BYTES, ID_BYTES = 1.1, 8  # a row of a batch: encoded, and while it is loaded
 
 
@@ -82,6 +111,25 @@ class Rolling(SamplesAhead):
         if self.phases != "overlapped":
             raise ConfigError(f"phases={self.phases!r}: strategy='rolling' needs 'overlapped'")
         return _RollingScheme(self)
+
+    def cost(self, assembly: Assembly, known: Known, request: PlanRequest) -> StrategyCost:
+        """See `Strategy.cost`: an epoch's mean, with the first superbatches, which are short."""
+        scheme = self.open(assembly)
+        own = scheme.of(assembly).request()
+        cost, written = _cost(self.text, own, scheme.planner(own), known)
+        note, assumed = cost.note, ""
+        if written:
+            epochs = ENDURANCE_BYTES / written
+            note = (
+                f"an epoch writes {format_size(written)}; a drive rated for "
+                f"{format_size(ENDURANCE_BYTES)} written takes {epochs:,.0f} of them"
+            )
+            if own.disk.write_byte_s is None:
+                assumed = (
+                    f"writing is taken to cost {WRITTEN} times as much as reading: run "
+                    f"{calibrate_command(assembly.store)} to measure it"
+                )
+        return replace(cost, note=note, assumed=assumed)
 
 
 class _RollingScheme(AheadScheme):
@@ -152,6 +200,15 @@ class _PlannedRolling(PlannedSuperbatches):
         batch += sum(_copies_bytes(size, each) for each in self.row_bytes)
         held = int(FREE_SHARE * self.free_bytes) // batch
         return max(min(self.asked or MOST, self.batches, held), 1)
+
+    def sizes(self, size: Bounds) -> Iterator[int]:
+        """The batches of each superbatch of an epoch."""
+        left, most = self.batches, self.most(size)
+        for number in count():
+            yield min(_size(number, most), left)
+            left -= _size(number, most)
+            if left <= 0:
+                return
 
     def copies_bytes(self, size: Bounds, row_bytes: int) -> int:
         """The most bytes of copies of a table's rows."""
@@ -224,11 +281,78 @@ class _LoaderRolling(LoaderSuperbatches):
     def size(self, number: int, misses: float | None) -> int:
         """See `LoaderSuperbatches.size`: each has twice as many batches as the one before, so that
         it is ready when that one was loaded."""
-        asked = SECOND << min(number - 1, 16) if number else FIRST
-        return min(asked, self._planned.most(self._size))
+        return _size(number, self._planned.most(self._size))
 
     def pays(self, table: RowTable, counts: Sequence[int]) -> bool:
         """See `RollingSource.pays`."""
-        apart = sum(self._disk.seconds(count, table.rows, table.row_bytes) for count in counts)
-        moved = table.rows + MOVED * sum(counts)
-        return self._disk.long_reads(moved * table.row_bytes) < apart
+        return _pays(self._disk, table.rows, table.row_bytes, counts)
+
+
+def _size(number: int, most: int) -> int:
+    """How many batches superbatch `number` has."""
+    return min(SECOND << min(number - 1, 16) if number else FIRST, most)
+
+
+def _pays(disk: Disk, rows: int, row_bytes: int, counts: Sequence[float]) -> bool:
+    """Whether it pays to copy the rows of batches that miss so many rows of a table."""
+    apart = sum(disk.seconds(count, rows, row_bytes) for count in counts)
+    nbytes = sum(counts) * row_bytes
+    moved = disk.long_reads(rows * row_bytes + nbytes) + disk.long_writes(nbytes)
+    return moved < apart
+
+
+# ---- what a batch costs
+
+
+def _cost(
+    name: str, request: PlanRequest, planner: Planner, known: Known
+) -> tuple[StrategyCost, float]:
+    """What a batch costs, and how many bytes an epoch writes."""
+    predicted, disk, planned = Prediction(request, planner, known), request.disk, request.ahead
+    assert isinstance(planned, _PlannedRolling)
+    plan, loading, batches = predicted.plan, predicted.loading, planned.batches
+    sizes = list(planned.sizes(request.planned))
+    written = float(batches * planned.record_bytes(request.planned))
+    loads, more = dict[str, Loads](), dict.fromkeys((DISK, RECORDS, PROCESSORS), 0.0)
+    more[HAND_OVER] = loading.pace * BATCH_S
+    passes_s = [0.0] * len(sizes)
+    for table in plan.tables:
+        cold = _cold_rows(table, request, known, loading.stages.training_queue + 1)
+        if cold is None:
+            loads[table.name] = predicted.loads(table)
+            continue
+        rows, row_bytes, nbytes = table.rows, table.row_bytes, cold * table.row_bytes
+        loads[table.name] = Loads(1 - cold / loading.counts(table)[0], cold, 1.0)
+        scan_s, write_s = disk.long_reads(rows * row_bytes), disk.long_writes(nbytes)
+        copy_s = loading.pace * (cold * COPIED_ROW_S + copy_seconds(cold, nbytes))
+        paid = [k for k, n in enumerate(sizes) if k and _pays(disk, rows, row_bytes, [cold] * n)]
+        for k in paid:
+            passes_s[k] += scan_s + sizes[k] * max(write_s, copy_s)
+        share = sum(sizes[k] for k in paid) / batches
+        written += share * batches * nbytes
+        more[DISK] += share * (disk.long_reads(nbytes) - disk.seconds(cold, rows, row_bytes))
+        more[RECORDS] += len(paid) / batches * scan_s + share * write_s
+        more[PROCESSORS] += share * copy_s / processors()
+    seconds = predicted.seconds(plan, loads)
+    seconds |= {part: seconds[part] + added for part, added in more.items()}
+    # A superbatch is loaded while the rows of the next one are copied.
+    batch_s = combined(seconds)[0]
+    waits = (max(after - batch_s * n, 0.0) for n, after in zip(sizes, passes_s[1:], strict=False))
+    seconds[COPIES] = sum(waits) / batches
+    counts = {each.name: loading.counts(each)[0] for each in plan.tables}
+    hits = sum(loads[each].hit_share * count for each, count in counts.items())
+    share = hits / max(sum(counts.values()), 1)
+    return StrategyCost(name, seconds, known.batches, share), written
+
+
+def _cold_rows(table: TablePlan, request: PlanRequest, known: Known, batches: int) -> float | None:
+    """Rows of a table that a batch will miss, with so many batches in the feature buffer at once;
+    None: it is not copied, or nothing is known."""
+    trace, score = known.traces.get(table.name), find("policies", request.policy).score
+    classes = None if score is None else known.classes_of(score, table.name)
+    if table.slots >= table.rows or trace is None or classes is None:
+        return None
+    of_trace = by_class(classes[trace.kept][trace.ids])
+    of_batch = of_trace * (trace.wanted.mean() / max(of_trace.sum(), 1))
+    least = least_kept(by_class(classes), of_batch, table.slots, batches)
+    return float(of_batch[:least].sum())

@@ -55,6 +55,8 @@ def test_the_seconds_of_a_batch_and_what_they_are_due_to():
         ({"disk": 4.0, "gather": 1.0, "records": 2.0}, 6, 1, "disk"),
         ({"disk": 1.0, "gather": 4.0, "records": 0.5}, 4, 1, "gather"),
         ({"disk": 1.0, "gather": 4.0, "records": 8.0}, 9, 4, "records"),
+        ({"disk": 2.0, "admission": 3.0, "records": 1.0}, 5, 0, "admission"),
+        ({"disk": 1.0, "gather": 4.0, "copies": 5.0}, 9, 1, "copies"),
         ({"disk": 1.0, "gather": 4.0, "processors": 9.0}, 9, 0, "processors"),
         ({"disk": 1.0, "gather": 4.0, "processors": 4.2}, 4, 1, "gather"),
         ({"disk": 2.0}, 2, 0, "disk"),

@@ -80,8 +80,21 @@ def rows_of_block(row_bytes: int, nbytes: int) -> int:
     return max(min(nbytes, BLOCK_BYTES) // max(row_bytes, 1) // step, 1) * step
 
 
-def _by_class(classes: npt.NDArray[np.uint8]) -> Int64Array:
-    return np.bincount(classes, minlength=CLASSES)
+def by_class(classes: npt.NDArray[np.uint8]) -> Int64Array:
+    """How many rows have each class, int64 [CLASSES], by the class of each."""
+    counted = np.zeros(CLASSES, np.int64)
+    for start in range(0, len(classes), COUNTED):  # counting needs eight bytes for each
+        counted += np.bincount(classes[start : start + COUNTED], minlength=CLASSES)
+    return counted
+
+
+def least_kept(of_table: Int64Array, of_batch: npt.NDArray[Any], slots: int, batches: int) -> int:
+    """The least class of which all rows stay in a feature buffer with so many slots, in which so
+    many batches are at once; `CLASSES`: no row stays. Both arrays are as of `by_class`."""
+    below = np.concatenate([[0], np.cumsum(of_batch)])
+    above = of_table.sum() - np.concatenate([[0], np.cumsum(of_table)])
+    fits = above + COLD_MARGIN * batches * below <= slots
+    return int(np.argmax(fits)) if fits.any() else CLASSES
 
 
 @dataclass(eq=False)
@@ -160,12 +173,8 @@ class Rolled(Tier):
             if self.threshold is not None:
                 return
             assert self.classes is not None
-            pieces = range(0, len(self.classes), COUNTED)
-            sizes = sum(_by_class(self.classes[start : start + COUNTED]) for start in pieces)
-            below = np.concatenate([[0], np.cumsum(_by_class(self.classes[rows]))])
-            above = len(self.classes) - np.concatenate([[0], np.cumsum(sizes)])
-            fits = above + COLD_MARGIN * batches * below <= slots
-            self.threshold = int(np.argmax(fits)) if fits.any() else CLASSES
+            kept = by_class(self.classes), by_class(self.classes[rows])
+            self.threshold = least_kept(*kept, slots, batches)
 
     def missed(self, rows: Int64Array) -> Deltas:
         """Those of a batch's rows (int64 [n], each once) that it will miss. In any thread."""

@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
 from gnndrive.common.duration import duration
 from gnndrive.common.errors import StoreError
+from gnndrive.common.records import DiskCost
 from gnndrive.loader import drawing, strategy_choice
 from gnndrive.plan.slots import ALL_FIT
 from gnndrive.plan.strategy_costs import OWN, WITHIN, StrategyCost
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import cache
+from gnndrive.store.calibration import disk_identity, save_calibration
 from gnndrive.strategies import STRATEGIES, base
 from gnndrive.strategies.base import UNPREPARED
 from gnndrive.strategies.packs.plan import UNPACKED
 from gnndrive.strategies.windows import scheme
-from tests.loader.batches import assert_all_same
+from tests.loader.batches import assert_all_same, skewed_store
 from tests.loader.strategy_choice.conftest import BATCHES, DRAWN, SAME, SHORT
 
 # ---- the comparison
@@ -271,3 +274,48 @@ def test_auto_says_why(make, short, more, why):
     loader = make(**short | more, strategy="auto")
     assert why in str(loader.plan())
     assert loader._strategy.name in SAME
+
+
+# ---- rolling
+
+
+def dear_requests(store: Store, write_byte_s: float | None) -> None:
+    """Calibrate a disk on which a request costs as much as 10 MB."""
+    disk = disk_identity(store.path)
+    save_calibration(store, DiskCost(1e-3, 1e-10, 1, "uring", "", disk, (), write_byte_s))
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> dict[str, Any]:
+    """Arguments of a loader that is short of memory, but has enough to copy rows."""
+    store = skewed_store(tmp_path / "large.gnn", nodes=30_000, edges=120_000, columns=256, seed=1)
+    return SHORT | {"data": store, "input_nodes": torch.arange(9_600), "memory": "22MB"}
+
+
+def test_auto_takes_rolling_if_writing_was_measured(make, large):
+    chosen, costs = list[str](), list[StrategyCost]()
+    for write_byte_s in (None, 1.5e-10):
+        dear_requests(large["data"], write_byte_s)
+        loader = make(**large, strategy="auto")
+        found = {each.strategy: each for each in loader.compare().costs}
+        loader.plan()
+        chosen.append(loader._strategy.name)
+        costs.append(found["rolling"])
+        assert WITHIN * costs[-1].batch_s < found["gnndrive"].batch_s
+    assert (chosen[0] == "rolling", chosen[1]) == (False, "rolling")
+    assumed, measured = costs
+    assert f"run gnndrive bench disk {large['data'].path} to measure it" in assumed.assumed
+    assert assumed.seconds == measured.seconds, "what is assumed is 1.5 times reading"
+    assert re.fullmatch(
+        r"an epoch writes [\d.]+ MB; a drive rated for 600 TB written takes .* of them",
+        measured.noted,
+    )
+
+
+def test_rolling_is_not_cheaper_where_it_does_not_pay(make, large, tmp_path):
+    """If batches are small, all rows are in memory, or a row is as long as a page."""
+    long = skewed_store(tmp_path / "long.gnn", nodes=10_000, edges=40_000, columns=1024, seed=1)
+    for more in ({}, {"memory": "200MB"}, {"data": long, "memory": "32MB"}):
+        costs = {each.strategy: each for each in make(**large | more).compare().costs}
+        assert costs["rolling"].batch_s > costs["gnndrive"].batch_s
+    assert costs["rolling"].seconds["records"] < 1e-4, "long rows are not copied"
