@@ -77,7 +77,7 @@ class SlotTable(RowTable):
         # Rows from this one on are still to be read in order, so many of them now.
         self._ahead, self._ahead_rows = 0 if self.keeps else rows, 0
         self._ahead_per_miss, self._ahead_part = ahead
-        if memory.landing_rows_max is not None:  # a part must not fill all staging
+        if ahead[1] and memory.landing_rows_max is not None:  # a part must not fill all staging
             self._ahead_part = min(self._ahead_part, memory.landing_rows_max)
         self._ahead_from = self._ahead  # where the last part began
         self._reading_ahead: SlotHold | None = None

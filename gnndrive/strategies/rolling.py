@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.items import Item, Life, Part, Shape, Use
+from gnndrive.common.items import Item, Life, Part, Shape, Use, if_any
 from gnndrive.common.memory import format_size, given_size
 from gnndrive.common.plugins import find
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.disk.tiers.rolled import (
+    BLOCK_BYTES,
     PART_BYTES,
     PARTS,
     SPARE,
@@ -110,6 +111,13 @@ class Rolling(SamplesAhead):
         self._check(assembly)
         if self.phases != "overlapped":
             raise ConfigError(f"phases={self.phases!r}: strategy='rolling' needs 'overlapped'")
+        asked = assembly.own["policy"]
+        kind = find("policies", self.policy if asked == "auto" else asked)
+        if kind.looks_ahead or kind.score is None:
+            raise ConfigError(
+                f"policy={asked!r}: strategy='rolling' needs a policy by which known rows stay in "
+                "the feature buffer: leave policy= out, or give 'static'"
+            )
         return _RollingScheme(self)
 
     def cost(self, assembly: Assembly, known: Known, request: PlanRequest) -> StrategyCost:
@@ -197,7 +205,7 @@ class _PlannedRolling(PlannedSuperbatches):
     def most(self, size: Bounds) -> int:
         """The most batches of a superbatch."""
         batch = self.alive * self.record_bytes(size)
-        batch += sum(_copies_bytes(size, each) for each in self.row_bytes)
+        batch += sum(_copies_bytes(size, each) for each in self.copied())
         held = int(FREE_SHARE * self.free_bytes) // batch
         return max(min(self.asked or MOST, self.batches, held), 1)
 
@@ -210,8 +218,17 @@ class _PlannedRolling(PlannedSuperbatches):
             if left <= 0:
                 return
 
+    def copied(self) -> tuple[int, ...]:
+        """The bytes of a row of each table whose rows are copied. Blocks have whole pages and whole
+        rows, so that for rows of some sizes they would be too long."""
+        return tuple(
+            each for each in self.row_bytes if 0 < each * rows_of_block(each, 0) <= 4 * BLOCK_BYTES
+        )
+
     def copies_bytes(self, size: Bounds, row_bytes: int) -> int:
         """The most bytes of copies of a table's rows."""
+        if row_bytes not in self.copied():
+            return 0
         return self.most(size) * _copies_bytes(size, row_bytes)
 
     def block_rows(self, size: Bounds, row_bytes: int) -> int:
@@ -259,16 +276,19 @@ class _RollingPart:
         """See `Part`."""
         yield from AheadPart(self.planned, self.size).items(shape)
         most, cold = self.planned.most(self.size), int(COPIED_SHARE * shape.nodes)
-        tables = self.planned.row_bytes
+        tables = self.planned.copied()
         buffers = sum(self.planned.block_rows(self.size, each) * each for each in tables)
         parts = sum(self.planned.part_rows(each) * each for each in tables)
         why = f"blocks of {most} batches and of {SPARE} writes, and parts of the table"
         nbytes = (most + SPARE) * buffers + PARTS * parts
-        yield Item("copies", nbytes, why, life=Life.EPOCH, use=Use.READING)
+        yield from if_any(Item("copies", nbytes, why, life=Life.EPOCH, use=Use.READING))
         of_batches = self.planned.waiting(self.size) * DELTA_BYTES
         of_batches += (shape.queued + shape.extracted) * ID_BYTES
         why = "which rows batches will miss"
-        yield Item("missed rows", int(len(tables) * cold * of_batches), why, life=Life.EPOCH)
+        nbytes = int(len(tables) * cold * of_batches)
+        yield from if_any(Item("missed rows", nbytes, why, life=Life.EPOCH))
+        why = "a bit for each row: whether a batch had it"
+        yield Item("seen rows", shape.rows // 8 + 1, why, life=Life.BUFFER)
 
 
 class _LoaderRolling(LoaderSuperbatches):

@@ -47,7 +47,7 @@ from gnndrive.common.records import (
 from gnndrive.disk.engines.simulated import Simulated
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.disk.layouts.table import TableLayout
-from gnndrive.disk.tiers import make_chain
+from gnndrive.disk.tiers import make_chain, rolled
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.disk.tiers.rolled import Rolled, RolledSettings, rows_of_block
 from gnndrive.pipeline.batch_times import EpochTimes
@@ -430,9 +430,9 @@ def _copies(scenario: Scenario) -> RolledSettings | None:
     if scenario.blocks is None:
         return None
     row_bytes = scenario.file.row_bytes
-    rows = rows_of_block(row_bytes, 1)
+    rows, parts = rows_of_block(row_bytes, 1), rolled.PART_BYTES // row_bytes
     folder = Path(scenario.file.path).parent
-    return RolledSettings(folder, scenario.blocks * rows * row_bytes, rows, 40)
+    return RolledSettings(folder, scenario.blocks * rows * row_bytes, rows, parts)
 
 
 def _check_blocks(tier: Rolled) -> None:

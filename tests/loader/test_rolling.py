@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gnndrive import NeighborLoader
+from gnndrive.common.errors import ConfigError
 from gnndrive.disk.tiers.rolled import Rolled
 from gnndrive.strategies.rolling import _LoaderRolling
 from tests.loader.batches import assert_all_same, assert_same
@@ -78,3 +79,9 @@ def test_a_killed_process_leaves_no_file(make, tmp_path):
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("policy", ["lru", "belady"])
+def test_a_policy_that_does_not_keep_rows_for_good_is_refused(make, policy):
+    with pytest.raises(ConfigError, match="leave policy= out"):
+        make(**ROLLING, policy=policy).plan()

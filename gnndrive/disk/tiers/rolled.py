@@ -140,13 +140,14 @@ class Rolled(Tier):
         self._seen = np.zeros(-(-table.row_count // 8), np.uint8)
         self._settings, self.rows, self._gap = settings, settings.block_rows, gap_bytes
         self.part_rows = min(settings.part_rows, table.row_count)
-        self._blocks_max = settings.bytes_max // (self.rows * table.row_bytes)
+        self._most = self._blocks_max = settings.bytes_max // (self.rows * max(table.row_bytes, 1))
         self._file: BlockFile | None = None
         self._memory: Bytes | None = None
         self._free: deque[int] = deque()
         self._given = asyncio.Event()
         self._copies: dict[int, _Copies] = {}
         self._expected: dict[int, _Copies] = {}
+        self._fetches, self._over = 0, True
         self.found_rows = self.other_rows = 0
 
     @classmethod
@@ -190,6 +191,7 @@ class Rolled(Tier):
             StoreError: the disk is full, or a write failed, or the table cannot be read (ReadError,
                 too). No batch has copies, and no block is lost.
         """
+        self._over = False
         chosen, room = dict[int, Deltas](), self._blocks_max
         for index, deltas in batches.items():
             room -= -(-deltas[1] // self.rows)
@@ -215,14 +217,31 @@ class Rolled(Tier):
             self._give_unused(copies)
 
     def forget(self) -> None:
-        """No batch with copies will come."""
+        """The epoch is over: no batch with copies will come."""
         for index in list(self._copies):
             self.give(index)
+        self._over = True
+        self._free_unused()
 
     def fetch_ended(self, copies: _Copies) -> None:
         """A fetch of these copies has ended."""
         copies.fetches -= 1
+        self._fetches -= 1
         self._give_unused(copies)
+        self._free_unused()
+
+    def _free_unused(self) -> None:
+        """Free the file and the buffers between epochs."""
+        if not self._over or self._fetches:
+            return
+        self._memory = None
+        if self._file is not None:
+            blocks = self._file.blocks
+            assert sorted(self._free) == list(range(blocks)), "a block was lost, or given twice"
+            self._file.close()
+            self._file = None
+        self._free.clear()
+        self._blocks_max = self._most
 
     def _give_unused(self, copies: _Copies) -> None:
         if copies.released and not copies.fetches:
@@ -238,6 +257,11 @@ class Rolled(Tier):
                 self._settings.folder, self.table.row_bytes, self.rows, self._gap
             )
         return self._file
+
+    @property
+    def full(self) -> bool:
+        """Whether the disk was full in this epoch."""
+        return self._blocks_max < self._most
 
     def buffers(self, count: int) -> Bytes:
         """So many buffers for blocks, uint8 [count, block_bytes], the same at each call."""
@@ -285,6 +309,7 @@ class Rolled(Tier):
             rest = self._below.fetch(rows[~here], places[~here], landing)
         self.engine.read(own)
         copies.fetches += 1
+        self._fetches += 1
         self.found_rows += len(at)
         self.other_rows += len(rows) - len(at)
         return _CopiesFetch(self, copies, own, rest, (rows, places, landing))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer
@@ -43,6 +44,7 @@ class RollingFeed(AheadFeed):
         self._sampled = asyncio.Queue(1)
         self._tables: dict[str, tuple[RowTable, Rolled]] = {}  # whose rows are copied
         self._missed: dict[int, Mapping[str, Deltas]] = {}  # by batch
+        self._damaged: set[str] = set()  # tables that a pass could not read, or copies not be kept
         self._warned = False
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
@@ -89,19 +91,27 @@ class RollingFeed(AheadFeed):
     async def _copy(self, epoch: Epoch, missed: Mapping[int, Mapping[str, Deltas]]) -> None:
         for name, (table, tier) in self._tables.items():
             deltas = {index: each[name] for index, each in missed.items()}
-            if not self._source.pays(table, [count for _, count in deltas.values()]):
+            counts = [count for _, count in deltas.values()]
+            if name in self._damaged or not self._source.pays(table, counts):
                 continue
             try:
                 await tier.copy(epoch.workers.run, deltas)
             except (GNNDriveError, MemoryError) as error:
-                if not self._warned:
-                    warnings.warn(
-                        f"batches are read from the table, which takes longer, because their rows "
-                        f"cannot be copied ahead: {error}",
-                        RuntimeWarning,
-                        stacklevel=2,
-                    )
-                self._warned = True
+                if not tier.full:  # else there may be room for fewer batches
+                    self._damaged.add(name)
+                self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        with suppress(RuntimeWarning):  # if the user makes warnings errors, the epoch goes on
+            warnings.warn(
+                "batches are read from the table, which takes longer, because their rows cannot be "
+                f"copied ahead: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     async def _replay(self, epoch: Epoch, superbatch: Superbatch, index: int) -> None:
         for _, tier in self._tables.values():
