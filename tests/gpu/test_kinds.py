@@ -31,6 +31,7 @@ THIRD: dict[str, Any] = SMALL | {"input_nodes": torch.arange(0, 900, 3)}  # 19 b
 KINDS: dict[str, dict[str, Any]] = {
     "gnndrive": THIRD,
     "ginex": THIRD | {"strategy": "ginex", "superbatch": 6},
+    "rolling": THIRD | {"strategy": "rolling", "superbatch": 6},
     "ginex apart": THIRD | {"strategy": "ginex", "superbatch": 7, "phases": "apart"},
     "ali+pg": THIRD | {"strategy": "ali+pg"},
     "lsm-gnn": THIRD | {"strategy": "lsm-gnn", "superbatch": 6, "sweep": 1},
