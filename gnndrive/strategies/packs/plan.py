@@ -255,7 +255,7 @@ def _choices(recording: Recording) -> list[dict[str, int]]:
         ends = recording.band_ends[name]
         sizes = np.diff(ends, prepend=0) * file.row_bytes
         for band in np.flatnonzero(sizes).tolist():
-            worth = recording.band_uses[name][band] * file.row_bytes / sizes[band]
+            worth = float(recording.band_uses[name][band]) * file.row_bytes / sizes[band]
             bands.append((worth, -band, name, int(ends[band - 1]) if band else 0))
     found = [dict(held)]
     for _, _, name, left in sorted(bands):
