@@ -209,7 +209,8 @@ class Rolled(Tier):
             self._expected[index] = copies
 
     def give(self, index: int) -> None:
-        """A batch was released, or will not come."""
+        """Use a batch's blocks again, once no fetch reads them: it has released its slots, or the
+        epoch has ended."""
         copies = self._copies.pop(index, None)
         self._expected.pop(index, None)
         if copies is not None:
@@ -217,7 +218,7 @@ class Rolled(Tier):
             self._give_unused(copies)
 
     def forget(self) -> None:
-        """The epoch is over: no batch with copies will come."""
+        """The epoch has ended: free all copies, once no fetch reads them."""
         for index in list(self._copies):
             self.give(index)
         self._over = True
@@ -333,12 +334,7 @@ class Rolled(Tier):
 
     async def aclose(self) -> None:
         """See `Tier.aclose`."""
-        self._copies.clear()
-        self._expected.clear()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self._memory = None
+        self.forget()
         await self._below.aclose()
 
 
