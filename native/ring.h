@@ -33,9 +33,9 @@ struct gd_ring {
     int32_t *idle;         /* the ops that are not in use */
     int32_t *arrived;      /* the ops that have completed and have not landed yet */
     int32_t idle_count, arrived_count, depth;
-    int32_t inflight_now;   /* for gd_ring_get_stats; other threads read it */
-    int64_t inflight_bytes; /* requested and not completed */
-    int32_t *prepared;      /* with `measure`: ops not taken by the kernel yet; -1: the wake-up */
+    int32_t inflight_now;      /* for gd_ring_get_stats; other threads read it */
+    int64_t inflight_bytes[2]; /* requested and not completed, of reads and of writes */
+    int32_t *prepared; /* with `measure`: ops not taken by the kernel yet; -1: the wake-up */
     int32_t prepared_count;
     gd_ring_options options;
     gd_latency latency; /* the thread writes it, any thread reads it */

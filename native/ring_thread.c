@@ -24,9 +24,9 @@ static int32_t inflight(const gd_ring *ring) {
 }
 
 /* How many more requests may be in flight, if the window were 1 / `divisor` of its size. */
-static int32_t room(const gd_ring *ring, int32_t divisor) {
+static int32_t room(const gd_ring *ring, int32_t divisor, int write) {
     const int64_t bytes = ring->options.inflight_bytes / divisor;
-    if (ring->options.inflight_bytes && ring->inflight_bytes >= bytes) return 0;
+    if (ring->options.inflight_bytes && ring->inflight_bytes[write] >= bytes) return 0;
     int32_t most = ring->depth / divisor;
     if (ring->options.gives_way && __atomic_load_n(ring->options.traffic, __ATOMIC_RELAXED) != 0)
         most = ring->depth / GIVES_WAY > 0 ? ring->depth / GIVES_WAY : 1;
@@ -187,7 +187,7 @@ static void submit_op(gd_ring *ring, int32_t number) {
     assert(sqe); /* the queue has room for one request for each op and the wake-up */
     gd_request q;
     gd_reads_request(op->job->reads, op->extent, ring->staging.memory + op->begin, &q);
-    ring->inflight_bytes += q.length;
+    ring->inflight_bytes[q.write] += q.length;
     op->bytes = q.length;
     int fd = op->job->file >= 0 ? op->job->file : op->job->fd;
     if (q.write)
@@ -221,9 +221,10 @@ static void enter(gd_ring *ring, unsigned wait) {
 /* Begin reads until the window, divided by `divisor`, is full. */
 static void feed(gd_ring *ring, int32_t divisor) {
     unsigned batch = (unsigned)ring->options.submit_batch;
-    for (gd_job *job = ring->jobs.head; job && room(ring, divisor) > 0; job = job->next) {
+    for (gd_job *job = ring->jobs.head; job; job = job->next) {
+        const int write = job->reads->geometry.write;
         int64_t e;
-        while (room(ring, divisor) > 0 && (e = gd_reads_take(job->reads)) >= 0) {
+        while (room(ring, divisor, write) > 0 && (e = gd_reads_take(job->reads)) >= 0) {
             int32_t number = ring->idle[--ring->idle_count];
             ring->ops[number] = (gd_op){.job = job, .extent = e};
             take_staging(ring, &ring->ops[number]);
@@ -276,7 +277,7 @@ static void reap(gd_ring *ring) {
         note_completed(ring, op);
         *(op->job->reads->geometry.write ? &ring->stats.bytes_written : &ring->stats.bytes) +=
             cqe->res > 0 ? cqe->res : 0;
-        ring->inflight_bytes -= op->bytes;
+        ring->inflight_bytes[op->job->reads->geometry.write] -= op->bytes;
         op->res = cqe->res;
         ring->arrived[ring->arrived_count++] = (int32_t)cqe->user_data;
     }
@@ -309,7 +310,7 @@ void *gd_ring_main(void *arg) {
         if (will_wake) submit_and_sleep(ring);
         reap(ring);
     }
-    assert(ring->idle_count == ring->depth && ring->inflight_bytes == 0);
+    assert(ring->idle_count == ring->depth && !ring->inflight_bytes[0] && !ring->inflight_bytes[1]);
     io_uring_queue_exit(&ring->uring);
     return NULL;
 }
