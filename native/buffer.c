@@ -14,9 +14,10 @@
  * order of slots, and admissions take them in that order for rows in the order of the file. So
  * walks over standby and slots go through memory in one direction.
  *
- * A table with a slot for every row never gives up one: a valid row is kept for good. Nothing is
- * counted of kept rows, an admission only looks up their slots. Rows that are loading or have
- * failed are referenced as in any table, and their references end when they become valid.
+ * A table with a slot for every row never gives up one: a valid row is kept for good. So are rows
+ * of high classes if a ranking says so (`keep_from`), and then all others leave at their release.
+ * Nothing is counted of kept rows, an admission only looks up their slots. Rows that are loading or
+ * have failed are referenced as in any table, and their references end when they become valid.
  *
  * An admission takes all of a batch or nothing. gd_buffer_hold is for the head of the admission
  * queue alone, which may be admitted by parts (rule 3). Only one thread, the pipeline's event loop,
@@ -75,19 +76,25 @@ static void expect(const gd_buffer *b, const gd_ranking *r, int64_t row) {
     gd_expect_key(r, row);
 }
 
-/* Whether a slot's row never leaves it. */
 static int is_kept(const gd_buffer *b, int32_t slot) {
-    return b->keeps && b->state[slot] == GD_VALID;
+    return b->kept > 0 && b->state[slot] == GD_KEPT;
 }
 
 /* ---- probe: count distinct rows and mark them ---- */
 
-/* Count the distinct rows of `ids` and mark them; *marked: how many ids it looked at. most >= 0:
- * stop as soon as it is known whether there are more than that; -ENOSPC if so. */
+typedef struct marked {
+    int64_t ids;     /* how many ids were looked at */
+    int64_t standby; /* rows among them that are on standby */
+    int64_t kept;
+} marked;
+
+/* Count the distinct rows of `ids` and mark them. most >= 0: stop as soon as it is known whether
+ * there are more than that; -ENOSPC if so. */
 static int mark(gd_buffer *b, const int64_t *ids, int64_t n, int64_t most, gd_admission *a,
-                int64_t *own_standby, int64_t *marked) {
+                marked *found) {
     int code = 0;
     int64_t i = 0;
+    *found = (marked){0};
     for (; i < n; i++) {
         const int64_t distinct = a->hits + a->waits + a->loads;
         if (most >= 0 && (distinct > most || distinct + n - i <= most)) break;
@@ -102,16 +109,19 @@ static int mark(gd_buffer *b, const int64_t *ids, int64_t n, int64_t most, gd_ad
             a->loads++;
         } else if (*entry > 0 && !(b->state[*entry - 1] & SEEN)) {
             int32_t slot = *entry - 1;
-            if (b->state[slot] == GD_VALID) {
+            if (is_kept(b, slot)) {
                 a->hits++;
-                *own_standby += !b->keeps && b->references[slot] == 0;
+                found->kept++;
+            } else if (b->state[slot] == GD_VALID) {
+                a->hits++;
+                found->standby += b->references[slot] == 0;
             } else {
                 a->waits++;
             }
             b->state[slot] |= SEEN;
         }
     }
-    *marked = i;
+    found->ids = i;
     return code == 0 && most >= 0 && a->hits + a->waits + a->loads > most ? -ENOSPC : code;
 }
 
@@ -128,14 +138,14 @@ static void unmark(gd_buffer *b, const int64_t *ids, int64_t n) {
 /* Whether a batch can be admitted, all of it or, unless `whole`, the rows that are valid or
  * loading. After 0 the marks stay, and take_present removes them. */
 static int judge(gd_buffer *b, const int64_t *ids, int64_t n, int whole, gd_admission *a) {
-    int64_t own_standby = 0, marked = 0;
+    marked found;
     *a = (gd_admission){0};
-    int code = mark(b, ids, n, -1, a, &own_standby, &marked);
+    int code = mark(b, ids, n, -1, a, &found);
     if (code == 0) {
-        int64_t distinct = a->hits + a->waits + a->loads;
-        int64_t usable = b->room.available - own_standby;
-        if (distinct > b->slots) {
-            a->deficit = distinct - b->slots;
+        int64_t needed = a->hits + a->waits + a->loads - found.kept;
+        int64_t usable = b->room.available - found.standby;
+        if (needed > b->slots - b->kept) {
+            a->deficit = needed - (b->slots - b->kept);
             code = -ENOSPC;
         } else if (whole && a->loads > usable) {
             a->deficit = a->loads - usable;
@@ -143,7 +153,7 @@ static int judge(gd_buffer *b, const int64_t *ids, int64_t n, int whole, gd_admi
         }
     }
     a->pending = a->loads + a->waits;
-    if (code) unmark(b, ids, marked);
+    if (code) unmark(b, ids, found.ids);
     return code;
 }
 
@@ -155,9 +165,9 @@ int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a
 
 int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n) {
     gd_admission a = {0};
-    int64_t own_standby = 0, marked = 0;
-    int code = mark(b, ids, n, b->slots, &a, &own_standby, &marked);
-    unmark(b, ids, marked);
+    marked found;
+    int code = mark(b, ids, n, b->slots, &a, &found);
+    unmark(b, ids, found.ids);
     return code;
 }
 
@@ -285,15 +295,22 @@ int gd_buffer_admit(gd_buffer *b, const gd_ranking *r, const int64_t *ids, const
 
 /* ---- the end of a load, the end of a lease ---- */
 
-static void to_standby(gd_buffer *b, int32_t slot) {
-    gd_standby_push(b->standby, slot, b->key[slot] == KEY_AT_RELEASE ? b->tick : b->key[slot]);
-    b->room.available++;
-}
-
 static void to_free(gd_buffer *b, int32_t slot) {
     b->state[slot] = GD_FREE;
     b->row_of[slot] = 0;
     b->returned[b->returned_count++] = slot;
+    b->room.available++;
+}
+
+/* No lease holds the valid row of a slot any more. */
+static void let_go(gd_buffer *b, int32_t slot) {
+    const int64_t key = b->key[slot];
+    if (key == KEY_LEAVES) {
+        b->slot_of[b->row_of[slot] - 1] = 0;
+        to_free(b, slot);
+        return;
+    }
+    gd_standby_push(b->standby, slot, key == KEY_AT_RELEASE ? b->tick : key);
     b->room.available++;
 }
 
@@ -318,10 +335,14 @@ int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n) {
     b->tick++;
     b->stats.commits += n;
     for (int64_t i = 0; i < n; i++) {
-        if (b->keeps)
-            b->references[slots[i]] = 0;
-        else if (b->references[slots[i]] == 0)
-            to_standby(b, slots[i]);
+        const int32_t slot = slots[i];
+        if (b->keeps || b->key[slot] == KEY_KEPT) {
+            b->references[slot] = 0;
+            b->state[slot] = GD_KEPT;
+            b->kept++;
+        } else if (b->references[slot] == 0) {
+            let_go(b, slot);
+        }
     }
     return 0;
 }
@@ -363,7 +384,7 @@ int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n) {
     b->stats.releases++;
     while ((slot = gd_slotset_take(&b->let_go)) >= 0) {
         if (b->state[slot] == GD_VALID)
-            to_standby(b, slot);
+            let_go(b, slot);
         else if (b->state[slot] == GD_FAILED)
             to_free(b, slot);
     }

@@ -70,6 +70,8 @@ typedef struct gd_ranking {
     const uint8_t *mask;     /* [cases] */
     const uint8_t *class_of; /* [rows]: the class of each row; NULL: all have class 0 */
     const gd_window *window; /* NULL: cases are codes */
+    int32_t keep_from;       /* rows of this class and above never leave their slots, others leave
+                                them at their release; 0: the keys decide */
 } gd_ranking;
 
 /* ---- trace.c: when the rows of a superbatch are needed next ---- */
@@ -89,7 +91,7 @@ int gd_punch_hole(int fd, int64_t offset, int64_t length);
 
 /* ---- buffer.c, rekey.c, verify.c: the slot table: mapping table, reverse map, reference counts,
  * slot states, standby ---- */
-enum { GD_FREE = 0, GD_LOADING = 1, GD_VALID = 2, GD_FAILED = 3 };
+enum { GD_FREE = 0, GD_LOADING = 1, GD_VALID = 2, GD_FAILED = 3, GD_KEPT = 4 };
 typedef struct gd_buffer gd_buffer;
 typedef struct gd_admission {
     int64_t hits;    /* distinct rows that are valid */

@@ -5,15 +5,18 @@
 #define GNNDRIVE_RANKING_H
 #include "window.h"
 
-#define KEY_AT_RELEASE INT64_MIN /* LRU: the key is the tick of the release */
+#define KEY_AT_RELEASE INT64_MIN   /* LRU: the key is the tick of the release */
+#define KEY_LEAVES (INT64_MIN + 1) /* the row leaves its slot at its release */
+#define KEY_KEPT INT64_MAX         /* the row never leaves its slot */
 
-/* A policy's key INT64_MIN is raised by one, because that value means KEY_AT_RELEASE. */
+/* A policy's key with one of these meanings is replaced by its neighbour. */
 static inline int64_t gd_key_of(const gd_ranking *r, int64_t row, unsigned code) {
     if (!r) return KEY_AT_RELEASE;
     const unsigned known = r->window ? r->window->wanted[row] : code;
     const uint8_t mask = r->mask[known];
     const int64_t key = r->base[known] + (mask && r->class_of ? r->class_of[row] & mask : 0);
-    return key == KEY_AT_RELEASE ? key + 1 : key;
+    if (r->keep_from) return r->class_of[row] < r->keep_from ? KEY_LEAVES : KEY_KEPT;
+    return key <= KEY_LEAVES ? KEY_LEAVES + 1 : key == KEY_KEPT ? key - 1 : key;
 }
 
 /* Prefetch what the key of a row depends on. */

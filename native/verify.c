@@ -16,7 +16,7 @@ void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out) {
     out->rows = b->rows;
     out->slots = b->slots;
     out->free = gd_free_count(b);
-    out->standby = b->keeps ? b->stats.commits : gd_standby_count(b->standby);
+    out->standby = gd_standby_count(b->standby) + b->kept;
 }
 
 static int verify_slot(const gd_buffer *b, int32_t slot) {
@@ -27,14 +27,15 @@ static int verify_slot(const gd_buffer *b, int32_t slot) {
     switch (b->state[slot]) {
     case GD_FREE: return row < 0 && !standby && !held ? 0 : -2;
     case GD_LOADING: return mapped && !standby ? 0 : -3;
-    case GD_VALID: return mapped && (b->keeps ? !standby && !held : standby == !held) ? 0 : -4;
+    case GD_VALID: return mapped && !b->keeps && standby == !held ? 0 : -4;
     case GD_FAILED: return row < 0 && !standby && held ? 0 : -5;
+    case GD_KEPT: return mapped && !standby && !held ? 0 : -13;
     default: return -6;
     }
 }
 
 int gd_buffer_verify(const gd_buffer *b) {
-    int64_t in_use = 0, mapped = 0, standby = 0;
+    int64_t in_use = 0, mapped = 0, standby = 0, kept = 0;
     for (int64_t slot = 0; slot < b->slots; slot++) {
         int code = verify_slot(b, (int32_t)slot);
         if (code) return code;
@@ -42,6 +43,7 @@ int gd_buffer_verify(const gd_buffer *b) {
         in_use += b->state[slot] != GD_FREE;
         mapped += b->row_of[slot] > 0;
         standby += gd_standby_holds(b->standby, (int32_t)slot);
+        kept += b->state[slot] == GD_KEPT;
     }
     for (int64_t row = 0; row < b->rows; row++) {
         if (b->slot_of[row] < 0 || b->slot_of[row] > b->slots) return -8;
@@ -50,5 +52,6 @@ int gd_buffer_verify(const gd_buffer *b) {
     if (mapped != 0) return -9;
     if (in_use + gd_free_count(b) != b->slots) return -10;
     if (standby != gd_standby_count(b->standby)) return -11;
+    if (kept != b->kept) return -14;
     return b->room.available == gd_free_count(b) + standby ? 0 : -12;
 }

@@ -75,6 +75,11 @@ class Ranking:
     def foresee(self, tables: Tables, first: int, last: int, later: Codes | None) -> None:
         """See `FeatureBuffer.foresee`."""
 
+    def keep_from(self, least: int) -> None:
+        """From the next admission on, rows of class `least` and above never leave, and the others
+        leave at their release. Only if the policy has a score."""
+        raise AssertionError("rows have no classes")
+
     def together(self, indices: Sequence[int]) -> int | None:
         """How many distinct rows these announced batches need together; None: it is unknown."""
         return None
@@ -101,6 +106,11 @@ class CaseRanking(Ranking):
 
     def _set_keys(self, keys: Keys) -> None:
         self._base[:], self._mask[:] = keys
+
+    def keep_from(self, least: int) -> None:
+        """See `Ranking.keep_from`."""
+        assert self._classes is not None
+        self.c.keep_from = least
 
 
 class FixedRanking(CaseRanking):

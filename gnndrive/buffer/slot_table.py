@@ -158,6 +158,12 @@ class SlotTable(RowTable):
         """See `FeatureBuffer.foresee`."""
         self._ranking.foresee(self._ranked, first, last, later)
 
+    def keep_from(self, least: int) -> None:
+        """Rows of class `least` and above that are admitted from now on never leave their slots,
+        and the others leave them at their release, whatever the policy says. The caller sees to it
+        that the slots of the others hold any batch."""
+        self._ranking.keep_from(least)
+
     def _used(self, codes: Codes | None) -> Any:
         """Where codes are in memory, or NULL: a policy that does not look ahead has no case for
         each of them."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from gnndrive.common.ffi import ffi, lib
 
-FREE, LOADING, VALID, FAILED = lib.GD_FREE, lib.GD_LOADING, lib.GD_VALID, lib.GD_FAILED
+FREE, LOADING, VALID = lib.GD_FREE, lib.GD_LOADING, lib.GD_VALID
+FAILED, KEPT = lib.GD_FAILED, lib.GD_KEPT
 GUARD = -77  # behind the last entry of every output array, so that a write beyond it is found
 ROWS = 20
 LEASES_MAX = 6
@@ -23,6 +24,7 @@ CASES = {
     "evicted beside its own hits", "waits for an orphan", "commit of an orphan",
     "failure of an orphan", "failure of a shared row", "release while loading",
     "release of a failed row", "rekey in standby", "kept", "EAGAIN beside kept rows",
+    "ENOSPC beside kept rows", "left at its release",
 }  # fmt: skip
 happened: Counter[str] = Counter()
 
@@ -49,10 +51,11 @@ class Answer:
 
 
 class CoreTable:
-    """One gd_buffer over `rows` rows with `slots` slots."""
+    """One gd_buffer over `rows` rows with `slots` slots. `keep_from` > 0: the rows from this number
+    on are kept, and the others leave at their release."""
 
-    def __init__(self, rows: int, slots: int) -> None:
-        self.rows, self.slots = rows, slots
+    def __init__(self, rows: int, slots: int, keep_from: int = 0) -> None:
+        self.rows, self.slots, self.keep_from = rows, slots, keep_from
         self.c = ffi.gc(lib.gd_buffer_new(rows, slots), lib.gd_buffer_free)
         assert self.c != ffi.NULL
 
@@ -68,7 +71,9 @@ class CoreTable:
         n, a = len(ids), ffi.new("gd_admission *")
         alias, pending, slots = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(3))
         rows = ffi.new("int64_t[]", [GUARD] * (n + 1))
-        ranking = (ffi.NULL,) if keys is None else self.ranking(ids, keys)
+        ranking = self.ranking(ids, keys) if keys else (ffi.NULL,)
+        if self.keep_from:
+            ranking = self.keeping()
         code = lib.gd_buffer_admit(
             self.c, ranking[0], ffi.new("int64_t[]", ids),
             ffi.NULL, n, alias, pending, rows, slots, ffi.NULL, a,
@@ -89,6 +94,13 @@ class CoreTable:
             assert lib.gd_window_add(window, place, ffi.new("int64_t[]", rows), len(rows)) == 0
             base[1 << place] = key
         return ffi.new("gd_ranking *", (base, mask, ffi.NULL, window)), base, mask, window
+
+    def keeping(self) -> tuple[Any, ...]:
+        """A gd_ranking that keeps rows, and what it refers to; a row's number is its class."""
+        base, mask = ffi.new("int64_t[]", 1), ffi.new("uint8_t[]", 1)
+        classes = ffi.new("uint8_t[]", list(range(self.rows)))
+        r = ffi.new("gd_ranking *", (base, mask, classes, ffi.NULL, self.keep_from))
+        return r, base, mask, classes
 
     def commit(self, slots: Sequence[int]) -> int:
         return int(lib.gd_buffer_commit(self.c, ffi.new("int32_t[]", slots), len(slots)))
@@ -169,14 +181,15 @@ class Model:
     """A feature buffer of `slots` slots over `rows` rows.
 
     Attributes:
-        keeps: there is a slot for each row, so valid rows stay and nothing is counted of them.
+        keep_from: the rows from this number on are kept: nothing is counted of them once they are
+            valid. 0: all rows, if there is a slot for each, or none.
         standby: slot → (key, the moment it was put there).
         key: the standby key set at admission; None is the tick of the release.
         tick: commits and releases so far.
     """
 
-    def __init__(self, rows: int, slots: int) -> None:
-        self.rows, self.slots, self.keeps = rows, slots, slots >= rows
+    def __init__(self, rows: int, slots: int, keep_from: int) -> None:
+        self.rows, self.slots, self.keep_from = rows, slots, keep_from
         self.slot_of, self.row_of = dict[int, int](), dict[int, int]()
         self.state = dict.fromkeys(range(slots), FREE)
         self.references = dict.fromkeys(range(slots), 0)
@@ -185,7 +198,10 @@ class Model:
         self.counts = Counter[str]()
 
     def is_kept(self, slot: int) -> bool:
-        return self.keeps and self.state.get(slot) == VALID
+        return self.state.get(slot) == KEPT
+
+    def keeps(self, row: int) -> bool:
+        return self.slots >= self.rows or 0 < self.keep_from <= row
 
     def slots_in(self, state: int) -> set[int]:
         return {slot for slot, now in self.state.items() if now == state}
@@ -199,12 +215,14 @@ class Model:
         """What a probe or an admission must answer now."""
         if not all(0 <= row < self.rows for row in ids):
             return Answer(-errno.ERANGE)
-        hits, waits = self.present(ids, VALID), self.present(ids, LOADING)
+        kept, waits = self.present(ids, KEPT), self.present(ids, LOADING)
+        hits = self.present(ids, VALID) | kept
         loads = set(ids) - self.slot_of.keys()
         usable = len(self.slots_in(FREE)) + len(self.standby.keys() - hits)
         code = deficit = 0
-        if len(set(ids)) > self.slots:
-            code, deficit = -errno.ENOSPC, len(set(ids)) - self.slots
+        needed, most = len(set(ids)) - len(kept), self.slots - len(self.slots_in(KEPT))
+        if needed > most:
+            code, deficit = -errno.ENOSPC, needed - most
         elif len(loads) > usable:
             code, deficit = -errno.EAGAIN, len(loads) - usable
         pending = len(loads) + len(waits)
@@ -244,6 +262,10 @@ class Model:
         return Lease(answer.alias, answer.pending)
 
     def retire(self, slot: int, key: int | None) -> None:
+        if self.keep_from:
+            del self.slot_of[self.row_of.pop(slot)]
+            self.state[slot] = FREE
+            return
         self.moment += 1
         self.standby[slot] = (self.tick if key is None else key, self.moment)
 
@@ -252,8 +274,8 @@ class Model:
         for slot in slots:
             self.state[slot] = VALID
             self.counts["commits"] += 1
-            if self.keeps:
-                self.references[slot] = 0
+            if self.keeps(self.row_of[slot]):
+                self.state[slot], self.references[slot] = KEPT, 0
             elif not self.references[slot]:
                 self.retire(slot, self.key[slot])
 
@@ -297,7 +319,7 @@ class Model:
 
     def stats(self) -> Counter[str]:
         free, standby = len(self.slots_in(FREE)), len(self.standby)
-        standby = len(self.slots_in(VALID)) if self.keeps else standby
+        standby += len(self.slots_in(KEPT))
         return self.counts + Counter(rows=self.rows, slots=self.slots, free=free, standby=standby)
 
 
@@ -311,7 +333,9 @@ def some(draw: random.Random, slots: set[int]) -> list[int]:
 class FeatureBuffer:
     def __init__(self, draw: random.Random) -> None:
         slots = draw.choice([8, 12, 5, 3, 1, ROWS, ROWS + 1])
-        self.draw, self.table, self.model = draw, CoreTable(ROWS, slots), Model(ROWS, slots)
+        keep_from = draw.choice([0, 0, 0, ROWS - 2, ROWS - 5, ROWS]) if slots < ROWS else 0
+        self.draw, self.table = draw, CoreTable(ROWS, slots, keep_from)
+        self.model = Model(ROWS, slots, keep_from)
         self.leases: list[Lease] = []
         steps = (
             self.admit, self.admit_with_keys, self.probe, self.commit, self.fail, self.commit_all,
@@ -340,7 +364,9 @@ class FeatureBuffer:
             model.counts["refused"] += 1
             if answer.code == -errno.EAGAIN:
                 happened["refused for its own hits"] += expected.counts[2] <= usable
-                happened["EAGAIN beside kept rows"] += model.keeps
+                happened["EAGAIN beside kept rows"] += bool(model.slots_in(KEPT))
+            elif answer.code == -errno.ENOSPC:
+                happened["ENOSPC beside kept rows"] += len(set(rows)) <= model.slots
             return
         self.leases.append(model.admit(rows, keys, answer))
         evicted = model.counts["evictions"] > evictions
@@ -390,10 +416,15 @@ class FeatureBuffer:
         happened["kept"] += any(map(self.model.is_kept, alias))
         happened["release while loading"] += any(self.model.state[s] == LOADING for s in alias)
         happened["release of a failed row"] += any(self.model.state[s] == FAILED for s in alias)
+        free = len(self.model.slots_in(FREE))
         assert self.table.release(alias) == 0
         self.model.release(alias)
+        left = len(self.model.slots_in(FREE)) > free
+        happened["left at its release"] += left and self.model.keep_from > 0
 
     def rekey(self, rows: list[int]) -> None:
+        if self.model.keep_from:
+            return
         keys = self.draw.choices(KEYS, k=len(rows))
         happened["rekey in standby"] += any(
             self.model.slot_of.get(row) in self.model.standby for row in rows
