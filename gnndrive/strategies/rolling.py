@@ -54,7 +54,7 @@ from gnndrive.strategies.superbatches.scheme import (
     SamplesAhead,
 )
 
-FIRST, SECOND, MOST = 2, 8, 64  # batches of the first two superbatches, and of an "auto" one
+FIRST, SECOND, MOST = 2, 16, 64  # batches of the first two superbatches, and of an "auto" one
 FREE_SHARE = 0.8  # of the disk, for samples and copies
 COPIED_SHARE = 0.65  # of a batch's rows at most, of whose copies the plan has room
 SUPERBATCHES_COPIED = 1.5  # at once
@@ -103,7 +103,7 @@ class Rolling(SamplesAhead):
 
     def preset(self, assembly: Assembly) -> Assembly:
         """See `Strategy.preset`: batches whose rows are copied are loaded fast, so few wait."""
-        own = preset(assembly.own, training_queue=1, extracting_queue=2)
+        own = preset(assembly.own, training_queue=2, extracting_queue=2)
         return replace(assembly, own=own)
 
     def open(self, assembly: Assembly) -> AheadScheme:
@@ -337,7 +337,7 @@ def _cost(
     more[HAND_OVER] = loading.pace * BATCH_S
     passes_s = [0.0] * len(sizes)
     for table in plan.tables:
-        cold = _cold_rows(table, request, known, loading.stages.training_queue + 1)
+        cold = _cold_rows(table, request, known)
         if cold is None:
             loads[table.name] = predicted.loads(table)
             continue
@@ -365,14 +365,13 @@ def _cost(
     return StrategyCost(name, seconds, known.batches, share), written
 
 
-def _cold_rows(table: TablePlan, request: PlanRequest, known: Known, batches: int) -> float | None:
-    """Rows of a table that a batch will miss, with so many batches in the feature buffer at once;
-    None: it is not copied, or nothing is known."""
+def _cold_rows(table: TablePlan, request: PlanRequest, known: Known) -> float | None:
+    """Rows of a table that a batch will miss; None: it is not copied, or nothing is known."""
     trace, score = known.traces.get(table.name), find("policies", request.policy).score
     classes = None if score is None else known.classes_of(score, table.name)
     if table.slots >= table.rows or trace is None or classes is None:
         return None
     of_trace = by_class(classes[trace.kept][trace.ids])
     of_batch = of_trace * (trace.wanted.mean() / max(of_trace.sum(), 1))
-    least = least_kept(by_class(classes), of_batch, table.slots, batches)
+    least = least_kept(by_class(classes), of_batch, table.slots, table.batch_rows_max)
     return float(of_batch[:least].sum())

@@ -27,6 +27,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from math import gcd
 from pathlib import Path
 from typing import Any, Self
@@ -44,14 +45,16 @@ from gnndrive.disk.read_job import ReadJob
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 
 PART_BYTES = 8 << 20  # of the table, read at once
-PARTS = 2  # one is read while the rows of another are copied
+PARTS = 3  # two are read while the rows of another are copied
 BLOCK_BYTES = 1 << 18  # longer writes are not faster
-SPARE = 32  # buffers that are being written, beside one for each batch
+SPARE = 96  # buffers that are being written, beside one for each batch
 GROW = 256  # blocks
 GUESS = 8  # rows of a fetch that tell which batch it is for
 CLASSES = 256
 COUNTED = 1 << 20  # classes at once
-COLD_MARGIN = 1.1  # other batches have so many times the cold rows of the first one, perhaps
+# While rows of one batch are read, those of another are gathered; and other batches may have more
+# cold rows than the first one.
+BATCHES_HELD = 2 * 1.1
 
 Run = Callable[..., Awaitable[Any]]
 """Calls a function that blocks in another thread; see `Workers.run`."""
@@ -88,12 +91,12 @@ def by_class(classes: npt.NDArray[np.uint8]) -> Int64Array:
     return counted
 
 
-def least_kept(of_table: Int64Array, of_batch: npt.NDArray[Any], slots: int, batches: int) -> int:
-    """The least class of which all rows stay in a feature buffer with so many slots, in which so
-    many batches are at once; `CLASSES`: no row stays. Both arrays are as of `by_class`."""
+def least_kept(of_table: Int64Array, of_batch: npt.NDArray[Any], slots: int, most: int) -> int:
+    """The least class of which all rows stay in a feature buffer with so many slots, if a batch has
+    at most `most` rows; `CLASSES`: no row stays. Both arrays are as of `by_class`."""
     below = np.concatenate([[0], np.cumsum(of_batch)])
     above = of_table.sum() - np.concatenate([[0], np.cumsum(of_table)])
-    fits = above + COLD_MARGIN * batches * below <= slots
+    fits = above + np.maximum(BATCHES_HELD * below, most) <= slots
     return int(np.argmax(fits)) if fits.any() else CLASSES
 
 
@@ -167,15 +170,15 @@ class Rolled(Tier):
 
     # ---- which rows are copied
 
-    def keep(self, rows: Int64Array, slots: int, batches: int) -> None:
+    def keep(self, rows: Int64Array, slots: int, most: int) -> None:
         """Choose the threshold, once, by the rows of a batch (int64 [n]), for a feature buffer with
-        so many slots, in which so many batches are at once. In any thread."""
+        so many slots, if a batch has at most `most` rows. In any thread."""
         with self._choosing:
             if self.threshold is not None:
                 return
             assert self.classes is not None
             kept = by_class(self.classes), by_class(self.classes[rows])
-            self.threshold = least_kept(*kept, slots, batches)
+            self.threshold = least_kept(*kept, slots, most)
 
     def missed(self, rows: Int64Array) -> Deltas:
         """Those of a batch's rows (int64 [n], each once) that it will miss. In any thread."""
@@ -421,17 +424,21 @@ class _Pass:
                 into = memory[first // count % PARTS]
                 return reader.read(start, rows * table.row_bytes, into), first, rows
 
-            begun = asyncio.ensure_future(self._run(read, 0))
+            reads = (
+                asyncio.ensure_future(self._run(read, first))
+                for first in range(0, table.row_count, count)
+            )
+            begun = deque(islice(reads, PARTS - 1))
             try:
-                for first in range(0, table.row_count, count):
-                    part = await begun
+                while begun:
+                    part = await begun[0]
+                    begun.popleft()
+                    begun.extend(islice(reads, 1))
                     self._tier.bytes_read += part[2] * table.row_bytes
-                    if first + count < table.row_count:
-                        begun = asyncio.ensure_future(self._run(read, first + count))
                     yield part
             finally:
                 reader.stop()
-                await _end_of([begun])
+                await _end_of(list(begun))
 
     async def _copy(self, part: Bytes, first: int, count: int) -> None:
         """Copy the rows of a part to buffers, and write those that are full."""
@@ -444,7 +451,7 @@ class _Pass:
             await self._write(full)
             if done:
                 return
-            await self._written(1)
+            await self._written(SPARE // 2)  # together, since each wait takes turns of the loop
 
     async def _write(self, full: npt.NDArray[Any]) -> None:
         """Begin to write buffers, each to a block."""

@@ -42,23 +42,26 @@ class RollingFeed(AheadFeed):
     def __init__(self, source: RollingSource) -> None:
         super().__init__(source, ALIVE)
         self._sampled = asyncio.Queue(1)
-        self._tables: dict[str, tuple[RowTable, Rolled]] = {}  # whose rows are copied
+        self._tables: dict[str, tuple[SlotTable, Rolled]] = {}  # whose rows are copied
         self._missed: dict[int, Mapping[str, Deltas]] = {}  # by batch
         self._damaged: set[str] = set()  # tables that a pass could not read, or copies not be kept
         self._warned = False
+        self._begun = asyncio.Event()  # the epoch's first batch was loaded
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`."""
         assert isinstance(epoch.buffer, FeatureBuffer)
         for name, table in epoch.buffer.tables.items():
             tier = table.tier
-            leaves = isinstance(table, SlotTable) and not table.keeps
-            if leaves and isinstance(tier, Rolled) and tier.classes is not None:
+            if not isinstance(table, SlotTable) or not isinstance(tier, Rolled) or table.keeps:
+                continue
+            if tier.classes is not None:
                 self._tables[name] = table, tier
         return [*super().stages(epoch), self._copy_all(epoch)]
 
     def released(self, index: int) -> None:
         """See `Feed.released`."""
+        self._begun.set()
         for _, tier in self._tables.values():
             tier.give(index)
 
@@ -72,7 +75,7 @@ class RollingFeed(AheadFeed):
         """See `AheadFeed.note`: which rows the batch will miss."""
         rows, missed = epoch.inputs.assembly.rows_of(sample), dict[str, Deltas]()
         for name, (table, tier) in self._tables.items():
-            tier.keep(rows[name], table.slots, epoch.stages.training_queue + 1)
+            tier.keep(rows[name], table.slots, table.batch_rows_max)
             missed[name] = tier.missed(rows[name])
         self._missed[index] = missed
 
@@ -83,6 +86,7 @@ class RollingFeed(AheadFeed):
             indices = range(superbatch.first, superbatch.end)
             missed = {index: self._missed.pop(index) for index in indices if index in self._missed}
             if superbatch.first > epoch.inputs.first:
+                await self._begun.wait()  # the first pass must not slow it down
                 await self._copy(epoch, missed)
             await self._ready.put(superbatch)
             if superbatch.last:
@@ -114,6 +118,8 @@ class RollingFeed(AheadFeed):
             )
 
     async def _replay(self, epoch: Epoch, superbatch: Superbatch, index: int) -> None:
-        for _, tier in self._tables.values():
+        for table, tier in self._tables.values():
+            assert tier.threshold is not None
+            table.keep_from(tier.threshold)
             tier.expect(index)
         await super()._replay(epoch, superbatch, index)
