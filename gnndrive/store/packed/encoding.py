@@ -2,9 +2,9 @@
 
 `schema_of` says which sections the batches of a recording have, `sections_of` makes them, and
 `batch_of` makes the batch again: a `Sample`, or a `Subgraph` with PyG's SamplerOutput or
-HeteroSamplerOutput. Edges have their original numbers, so that replaying reads no graph. Ids are
-int32 where the store has fewer than 2^31 nodes or edges of the type, and places within a sample are
-always int32.
+HeteroSamplerOutput. Packs have them, with the original numbers of edges, so that replaying reads no
+graph, and traces of superbatches (`sampling/trace.py`). Ids are int32 where the store has fewer
+than 2^31 nodes or edges of the type, and places within a sample are always int32.
 
 When not to use it: for what a user's sampler or transform returns, which may hold anything.
 """
@@ -37,7 +37,7 @@ from gnndrive.store.packed.sections import (
 from gnndrive.store.types import Types, folder
 
 Sections = Mapping[str, "npt.NDArray[Any] | None"]
-_OF_NODES, _OF_EDGES = ("node", "batch"), ("row", "col", "edge", "orig_row", "orig_col")
+OF_NODES, OF_EDGES = ("node", "batch"), ("row", "col", "edge", "orig_row", "orig_col")
 _IDS, _BINARY, _TRIPLET = ("node", "edge"), 4, 5  # lengths of edge samplers' metadata
 
 
@@ -74,10 +74,10 @@ def schema_of(
         hetero = isinstance(sample.output, HeteroSamplerOutput)
         form = "heterogeneous" if hetero else "homogeneous"
         metadata = _metadata_sections(sample.output.metadata, seeds.of_edges)
-        found = [*_fixed_sections(form, types), *metadata]
+        found = [*fixed_sections(form, types), *metadata]
     else:
         form = "sample"
-        found = _fixed_sections(form, types)
+        found = fixed_sections(form, types)
     found += placing_sections(form, tables)
     node_types, edge_types = tuple(types.nodes), tuple(types.edges)
     return Schema(form, seeds.of_edges, seeds.type, hops, node_types, edge_types, tuple(found))
@@ -89,7 +89,7 @@ def check_schema(schema: Schema, types: Types, tables: Sequence[FeatureTable], w
     fixed = [each for each in schema.sections if not each.name.startswith(more)]
     metadata = [each.name for each in schema.sections if each.name.startswith("metadata/")]
     placing = [each for each in schema.sections if each.name.startswith(PLACING)]
-    fits = fixed == _fixed_sections(schema.form, types)
+    fits = fixed == fixed_sections(schema.form, types)
     fits = fits and metadata == [f"metadata/{place}" for place in range(len(metadata))]
     fits = fits and placing == list(placing_sections(schema.form, tables))
     of_types = tuple(types.nodes), tuple(types.edges)
@@ -97,8 +97,8 @@ def check_schema(schema: Schema, types: Types, tables: Sequence[FeatureTable], w
         raise StoreError(f"{where} has samples of another form than this store's: {MEND}")
 
 
-def _fixed_sections(form: str, types: Types) -> list[Section]:
-    """The sections that every recording of this form and store has."""
+def fixed_sections(form: str, types: Types) -> list[Section]:
+    """The sections that every recording of this form (`sections.FORMS`) and store has."""
     if form != "sample":
         seeds = [Section(name, "int64", "int64") for name in ("input_id", "seed")]
         return [*_graph_sections(types), *seeds]
@@ -113,8 +113,8 @@ def _fixed_sections(form: str, types: Types) -> list[Section]:
 def _graph_sections(types: Types) -> Iterator[Section]:
     """The sections of a subgraph's nodes and edges. PyG has all their numbers as int64."""
     for fields, counts in (
-        (_OF_NODES, {type: each.num_nodes for type, each in types.nodes.items()}),
-        (_OF_EDGES, dict(types.edges)),
+        (OF_NODES, {type: each.num_nodes for type, each in types.nodes.items()}),
+        (OF_EDGES, dict(types.edges)),
     ):
         of_type: dict[Any, int] = counts
         for type, count in of_type.items():
@@ -155,7 +155,7 @@ def _refused(why: str) -> ConfigError:
 
 
 def sections_of(batch: RecordedBatch, schema: Schema) -> Sections:
-    """A batch's sections by name; None: the batch has none of that name."""
+    """A batch's sections by name, in any dtype; None: the batch has none of that name."""
     seeds, sample = batch.seeds, batch.sample
     found: dict[str, Any] = {"input_id": seeds.input_id}
     if isinstance(sample, Sample):
@@ -165,7 +165,7 @@ def sections_of(batch: RecordedBatch, schema: Schema) -> Sections:
         found["seed"] = seeds.node
         found |= {section_name("node", type): each for type, each in sample.node.items()}
         found |= {section_name("edge", type): each for type, each in sample.edge.items()}
-        for field in (*_OF_NODES, *_OF_EDGES):
+        for field in (*OF_NODES, *OF_EDGES):
             if field not in _IDS:
                 given = getattr(sample.output, field)
                 by_type = given if isinstance(given, Mapping) else {None: given}
@@ -175,16 +175,13 @@ def sections_of(batch: RecordedBatch, schema: Schema) -> Sections:
     for section in schema.sections:
         if section.name.startswith(PLACING):
             found[section.name] = np.empty(0, np.int32)
-    return {each.name: _stored(found.get(each.name), each) for each in schema.sections}
+    return {each.name: _flat(found.get(each.name)) for each in schema.sections}
 
 
-def _stored(given: Any, section: Section) -> npt.NDArray[Any] | None:
-    if given is None:
-        return None
+def _flat(given: Any) -> npt.NDArray[Any] | None:
     if isinstance(given, torch.Tensor):
         given = given.contiguous().numpy()
-    values: npt.NDArray[Any] = np.ascontiguousarray(given.reshape(-1), dtype=section.dtype)
-    return values
+    return None if given is None else given.reshape(-1)
 
 
 def hop_counts_of(sample: Sample | Subgraph, schema: Schema) -> list[int]:
@@ -207,15 +204,19 @@ def hop_counts_of(sample: Sample | Subgraph, schema: Schema) -> list[int]:
 
 def batch_of(
     index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types, where: str,
-    empty: Allocate = np.empty,
+    empty: Allocate = np.empty, trusted: bool = False,
 ) -> RecordedBatch:  # fmt: skip
     """The batch that was recorded, number `index` of its epoch, from its row of the index and its
-    sections, which may come from a stranger; `empty` allocates the ids of a plain sample's nodes.
+    sections, which may come from a stranger unless they are `trusted`; `empty` allocates the ids of
+    a plain sample's nodes if the sections have them in another dtype.
     """
     try:
         if schema.form == "sample":
-            return _plain(index, row, sections, schema, types, empty)
-        return _subgraph(index, row, sections, schema, types)
+            batch = _plain(index, row, sections, schema, empty)
+            if not trusted:
+                _check_plain(batch.sample, types)
+            return batch
+        return _subgraph(index, row, sections, schema, types, trusted)
     except (_OutOfRange, KeyError, ValueError, OverflowError) as error:
         raise StoreError(f"{where}: batch {index} is damaged ({error}): {MEND}") from None
 
@@ -238,7 +239,7 @@ def _needed(sections: Sections, name: str) -> npt.NDArray[Any]:
 
 
 def _plain(
-    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types, empty: Allocate
+    index: int, row: Int64Array, sections: Sections, schema: Schema, empty: Allocate
 ) -> RecordedBatch:
     node, source = _needed(sections, "node"), _needed(sections, "row")
     colptr, edge = _needed(sections, "colptr"), _needed(sections, "edge")
@@ -250,31 +251,39 @@ def _plain(
     sums = (sum(per_hop[0]), sum(per_hop[1]), seeds, len(edge))
     if sums != (len(node), len(source), len(input_id), len(source)):
         raise _OutOfRange("its counts do not fit together")
-    _within("node", node, types.num_nodes)
-    _within("row", source, len(node))
-    _within("edge", edge, types.num_edges)
-    fits = 1 <= len(colptr) <= len(node) + 1 and (colptr[0], colptr[-1]) == (0, len(source))
+    if node.dtype != np.int64:
+        wide: Int64Array = empty(len(node), np.int64)
+        wide[:] = node
+        node = wide
+    sample = Sample(node, source, colptr, edge, tuple(per_hop[0]), tuple(per_hop[1]), True)
+    return RecordedBatch(Seeds(index, node[:seeds], input_id), sample)
+
+
+def _check_plain(sample: Sample | Subgraph, types: Types) -> None:
+    assert isinstance(sample, Sample)
+    colptr, edges = sample.colptr, len(sample.row)
+    _within("node", sample.node, types.num_nodes)
+    _within("row", sample.row, len(sample.node))
+    _within("edge", sample.edge, types.num_edges)
+    fits = 1 <= len(colptr) <= len(sample.node) + 1 and (colptr[0], colptr[-1]) == (0, edges)
     if not fits or bool((colptr[1:] < colptr[:-1]).any()):
         raise _OutOfRange("colptr does not run from 0 to the number of edges")
-    wide: Int64Array = empty(len(node), np.int64)
-    wide[:] = node
-    sample = Sample(wide, source, colptr, edge, tuple(per_hop[0]), tuple(per_hop[1]), True)
-    return RecordedBatch(Seeds(index, wide[:seeds], input_id), sample)
 
 
 def _subgraph(
-    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types
+    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types, trusted: bool
 ) -> RecordedBatch:
     hetero = schema.form == "heterogeneous"
-    fields: dict[str, dict[Any, torch.Tensor]] = {field: {} for field in (*_OF_NODES, *_OF_EDGES)}
+    fields: dict[str, dict[Any, torch.Tensor]] = {field: {} for field in (*OF_NODES, *OF_EDGES)}
     stored = {each.name: each for each in schema.sections}
     for field, of_type in fields.items():
-        kind: Mapping[Any, Any] = types.nodes if field in _OF_NODES else types.edges
+        kind: Mapping[Any, Any] = types.nodes if field in OF_NODES else types.edges
         for type in kind:
             name = section_name(field, type)
             if (values := sections.get(name)) is not None:
                 of_type[type] = _delivered(values, stored[name])
-    _check_subgraph(fields, types)
+    if not trusted:
+        _check_subgraph(fields, types)
     metadata = tuple(
         None if sections[name] is None else _delivered(_needed(sections, name), section)
         for name, section in stored.items()
@@ -283,7 +292,8 @@ def _subgraph(
     node = {type: each.numpy() for type, each in fields["node"].items()}
     edges: dict[EdgeKey, Int64Array | None] = dict.fromkeys(fields["row"])
     edges |= {type: each.numpy() for type, each in fields["edge"].items()}
-    _check_metadata(metadata, schema, node)
+    if not trusted:
+        _check_metadata(metadata, schema, node)
     given: dict[str, Any] = {
         name: of_type if hetero else of_type.get(None) for name, of_type in fields.items()
     }

@@ -57,12 +57,12 @@ from gnndrive.store.packed.format import (
     volume_name,
 )
 from gnndrive.store.packed.sections import (
-    ABSENT,
     PLACE_COLUMNS,
     RECORD_ALIGN,
     Schema,
     TablePlaces,
     aligned,
+    entries_of,
     parse_schema,
 )
 from gnndrive.store.types import Types
@@ -111,14 +111,11 @@ class VolumeWriter:
     def append(
         self, sections: Sequence[npt.NDArray[Any] | None], rest: Sequence[int]
     ) -> Int64Array:
-        """Write a record of sections in the schema's order and dtypes; `rest` are the columns after
+        """Write a record of sections in the schema's order; `rest` are the columns after
         the counts in its row of the index, which is returned."""
-        counts = [ABSENT if each is None else len(each) for each in sections]
-        starts, nbytes = self._schema.places(counts)
+        nbytes = self._schema.places(entries_of(sections))[1]
         record = np.zeros(nbytes, np.uint8)
-        for start, each in zip(starts, sections, strict=True):
-            if each is not None:
-                record[start : start + each.nbytes] = each.view(np.uint8)
+        counts = self._schema.fill(record, sections)
         row = [self.number, self.nbytes, nbytes, *counts, *rest]
         assert len(row) == len(self._schema.columns)
         self._put(record)
@@ -298,11 +295,11 @@ class SampleReader:
         volume, offset, nbytes = (int(each) for each in row[:3])
         counts = self._schema.counts(row).tolist()
         sane = all(-1 <= count < 1 << 40 for count in counts) and 0 <= volume < 1 << 30
-        starts, needed = self._schema.places(counts if sane else [0] * len(counts))
+        _, needed = self._schema.places(counts if sane else [0] * len(counts))
         if not sane or nbytes != needed or offset < 0 or offset % RECORD_ALIGN:
             raise self._damaged(row)
         record = self._record(row, DATA_OFFSET + offset, nbytes, empty)
-        return _split(self._schema, record, starts, counts)
+        return self._schema.split(record, counts)
 
     def _record(
         self, row: Int64Array, start: int, nbytes: int, empty: Allocate
@@ -327,17 +324,6 @@ class SampleReader:
 
     def _damaged(self, row: Int64Array) -> StoreError:
         return StoreError(f"{self._file(row)} does not hold what the index says: {MEND}")
-
-
-def _split(
-    schema: Schema, record: npt.NDArray[np.uint8], starts: Sequence[int], counts: Sequence[int]
-) -> dict[str, Ids | None]:
-    """The sections of a record by name, in the schema's order; None: it has none."""
-    found: dict[str, Ids | None] = {}
-    for section, start, count in zip(schema.sections, starts, counts, strict=True):
-        part = record[start : start + section.itemsize * max(count, 0)]
-        found[section.name] = None if count < 0 else part.view(section.dtype)
-    return found
 
 
 def _read(fd: int, record: npt.NDArray[np.uint8], start: int) -> int:
@@ -406,7 +392,7 @@ class MappedSamples:
         row = self.rows[number]
         counts = self.schema.counts(row).tolist()
         record = self._maps.data(self._volume(row))[int(row[1]) :]
-        return _split(self.schema, record, self.schema.places(counts)[0], counts)
+        return self.schema.split(record, counts)
 
     def section(self, number: int, name: str) -> Ids:
         """One section of a batch; empty if it has none."""

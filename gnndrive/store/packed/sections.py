@@ -40,10 +40,12 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.checked_json import Record
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.records import EdgeKey, Int32Array, Int64Array, NodeKey
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import storage_dtype
@@ -135,9 +137,36 @@ class Schema:
             at += aligned(section.itemsize * max(int(count), 0), SECTION_ALIGN)
         return starts, aligned(at, RECORD_ALIGN)
 
+    def fill(self, record: Bytes, sections: Sequence[npt.NDArray[Any] | None]) -> list[int]:
+        """Put sections, of one dimension, into a record in the schema's order; returns their
+        counts."""
+        counts = entries_of(sections)
+        for section, start, each in zip(
+            self.sections, self.places(counts)[0], sections, strict=True
+        ):
+            if each is not None:
+                part = record[start : start + section.itemsize * len(each)]
+                part.view(section.dtype)[:] = each
+        return counts
+
+    def split(self, record: Bytes, counts: Sequence[int]) -> dict[str, npt.NDArray[Any] | None]:
+        """The sections of a record by name, in the schema's order; None: it has none."""
+        found: dict[str, npt.NDArray[Any] | None] = {}
+        for section, start, count in zip(
+            self.sections, self.places(counts)[0], counts, strict=True
+        ):
+            part = record[start : start + section.itemsize * max(count, 0)]
+            found[section.name] = None if count < 0 else part.view(section.dtype)
+        return found
+
     def as_dict(self) -> dict[str, Any]:
         """The schema in a form that JSON can hold; tuples become lists."""
         return asdict(self)
+
+
+def entries_of(sections: Sequence[npt.NDArray[Any] | None]) -> list[int]:
+    """The counts of sections."""
+    return [ABSENT if each is None else len(each) for each in sections]
 
 
 def _column(what: str, type: Type, hop: int) -> str:
