@@ -44,6 +44,7 @@ from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Known, Prediction, StrategyCost
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.calibration import calibrate_command
+from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.strategies.base import FeedContext
 from gnndrive.strategies.superbatches.rolling_feed import ALIVE, RollingFeed
 from gnndrive.strategies.superbatches.scheme import (
@@ -150,12 +151,10 @@ class _RollingScheme(AheadScheme):
 
     def ahead(self, assembly: Assembly) -> _PlannedRolling:
         """See `Scheme.ahead`."""
-        planned = super().ahead(assembly)
-        files = [each.file for each in assembly.collate.tables if not each.of_edges]
+        planned, memory = super().ahead(assembly), assembly.own["memory"]
         own = {each.name: getattr(planned, each.name) for each in fields(planned)}
-        row_bytes, memory = tuple(each.row_bytes for each in files), assembly.own["memory"]
         self._planned = _PlannedRolling(
-            **own, row_bytes=row_bytes, memory=given_size(memory, "memory")
+            **own, tables=assembly.collate.tables, memory=given_size(memory, "memory")
         )
         return self._planned
 
@@ -171,9 +170,10 @@ class _RollingScheme(AheadScheme):
 
     def tier_context(self, context: TierContext) -> TierContext:
         """See `Scheme.tier_context`."""
-        planned, size, row_bytes = self._planned, self._size, context.row_bytes
-        nbytes, block = planned.copies_bytes(size, row_bytes), planned.block_rows(size, row_bytes)
-        settings = RolledSettings(planned.folder, nbytes, block, planned.part_rows(row_bytes))
+        planned, size = self._planned, self._size
+        (table,) = (each for each in planned.tables if each.name == context.table)
+        nbytes, block = planned.copies_bytes(size, table), planned.block_rows(size, table)
+        settings = RolledSettings(planned.folder, nbytes, block, planned.part_rows(table))
         return replace(context, opened=settings)
 
     def feed(self, context: FeedContext) -> Feed:
@@ -186,11 +186,11 @@ class _PlannedRolling(PlannedSuperbatches):
     """What is decided of superbatches whose rows are copied; see `plan.request.Ahead`.
 
     Attributes:
-        row_bytes: bytes of a row of each table of nodes.
+        tables: those of the feature buffer.
         memory: the user's; None: not given.
     """
 
-    row_bytes: tuple[int, ...] = ()
+    tables: tuple[FeatureTable, ...] = ()
     memory: int | None = None
 
     @property
@@ -218,36 +218,40 @@ class _PlannedRolling(PlannedSuperbatches):
             if left <= 0:
                 return
 
-    def copied(self) -> tuple[int, ...]:
-        """The bytes of a row of each table whose rows are copied. Blocks have whole pages and whole
-        rows, so that for rows of some sizes they would be too long."""
+    def copied(self) -> tuple[FeatureTable, ...]:
+        """The tables whose rows are copied: those of nodes. Blocks have whole pages and whole rows,
+        so that for rows of some sizes they would be too long."""
         return tuple(
-            each for each in self.row_bytes if 0 < each * rows_of_block(each, 0) <= 4 * BLOCK_BYTES
+            each
+            for each in self.tables
+            if not each.of_edges
+            and rows_of_block(each.file.row_bytes, 0) * each.file.row_bytes <= 4 * BLOCK_BYTES
         )
 
-    def copies_bytes(self, size: Bounds, row_bytes: int) -> int:
+    def copies_bytes(self, size: Bounds, table: FeatureTable) -> int:
         """The most bytes of copies of a table's rows."""
-        if row_bytes not in self.copied():
+        if table not in self.copied():
             return 0
-        return self.most(size) * _copies_bytes(size, row_bytes)
+        return self.most(size) * _copies_bytes(size, table)
 
-    def block_rows(self, size: Bounds, row_bytes: int) -> int:
+    def block_rows(self, size: Bounds, table: FeatureTable) -> int:
         """How many rows a block of copies has: few if batches, or memory, are small."""
-        nbytes = int(COPIED_SHARE * sum(size.entries.values()) * row_bytes) // BLOCKS
+        row_bytes = table.file.row_bytes
+        nbytes = int(_copied_rows(size, table) * row_bytes) // BLOCKS
         if self.memory is not None:
             nbytes = min(nbytes, int(BUFFERS_SHARE * self.memory) // (self.most(size) + SPARE))
         return rows_of_block(row_bytes, nbytes)
 
-    def part_rows(self, row_bytes: int) -> int:
+    def part_rows(self, table: FeatureTable) -> int:
         """How many rows of a table are read at once."""
         nbytes = PART_BYTES
         if self.memory is not None:
             nbytes = min(nbytes, int(BUFFERS_SHARE * self.memory) // PARTS)
-        return max(nbytes // max(row_bytes, 1), 1)
+        return max(nbytes // table.file.row_bytes, 1)
 
     def disk_bytes(self, size: Bounds) -> int:
         """See `plan.request.Ahead`."""
-        copies = sum(self.copies_bytes(size, each) for each in self.row_bytes)
+        copies = sum(self.copies_bytes(size, each) for each in self.tables)
         return self.waiting(size) * self.record_bytes(size) + copies
 
     def said(self, size: Bounds) -> tuple[str, ...]:
@@ -260,9 +264,16 @@ class _PlannedRolling(PlannedSuperbatches):
         )
 
 
-def _copies_bytes(size: Bounds, row_bytes: int) -> int:
-    """Bytes of disk for copies of a table's rows, a batch of a superbatch."""
-    return int(SUPERBATCHES_COPIED * COPIED_SHARE * sum(size.entries.values()) * row_bytes) + 1
+def _copied_rows(size: Bounds, table: FeatureTable) -> float:
+    """The most rows of a table of nodes of which a batch has copies."""
+    return 0.0 if table.of_edges else COPIED_SHARE * size.entries[table.type]  # type: ignore[index]
+
+
+def _copies_bytes(size: Bounds, table: FeatureTable) -> int:
+    """Bytes of disk for copies of a table's rows, a batch of a superbatch: a block at least."""
+    row_bytes = table.file.row_bytes
+    rows = max(_copied_rows(size, table), rows_of_block(row_bytes, 0))
+    return int(SUPERBATCHES_COPIED * rows * row_bytes) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,20 +286,22 @@ class _RollingPart:
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
         yield from AheadPart(self.planned, self.size).items(shape)
-        most, cold = self.planned.most(self.size), int(COPIED_SHARE * shape.nodes)
-        tables = self.planned.copied()
-        buffers = sum(self.planned.block_rows(self.size, each) * each for each in tables)
-        parts = sum(self.planned.part_rows(each) * each for each in tables)
+        most, tables = self.planned.most(self.size), self.planned.copied()
+        buffers = sum(
+            self.planned.block_rows(self.size, each) * each.file.row_bytes for each in tables
+        )
+        parts = sum(self.planned.part_rows(each) * each.file.row_bytes for each in tables)
         why = f"blocks of {most} batches and of {SPARE} writes, and parts of the table"
         nbytes = (most + SPARE) * buffers + PARTS * parts
         yield from if_any(Item("copies", nbytes, why, life=Life.EPOCH, use=Use.READING))
         of_batches = self.planned.waiting(self.size) * DELTA_BYTES
         of_batches += (shape.queued + shape.extracted) * ID_BYTES
         why = "which rows batches will miss"
-        nbytes = int(len(tables) * cold * of_batches)
+        nbytes = int(sum(int(_copied_rows(self.size, each)) for each in tables) * of_batches)
         yield from if_any(Item("missed rows", nbytes, why, life=Life.EPOCH))
         why = "a bit for each row: whether a batch had it"
-        yield Item("seen rows", shape.rows // 8 + 1, why, life=Life.BUFFER)
+        nbytes = shape.rows // 8 + len(shape.tables)
+        yield Item("seen rows", nbytes, why, life=Life.BUFFER)
 
 
 class _LoaderRolling(LoaderSuperbatches):

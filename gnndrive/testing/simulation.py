@@ -60,6 +60,7 @@ from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.trace import Trace
+from gnndrive.store.types import Types
 from gnndrive.strategies.superbatches.feed import AheadFeed
 from gnndrive.strategies.superbatches.rolling_feed import RollingFeed
 from gnndrive.testing.loop import run
@@ -400,8 +401,9 @@ class SimulatedSuperbatches:
 
     def __init__(self, scenario: Scenario) -> None:
         self._batches, self.records_max = scenario.superbatch, scenario.records_max
-        self.records, self._foreseen = 0, scenario.foreseen
+        self.records = 0
         self.end: int | None = None
+        self.foreseen: Mapping[str, NodeKey] = {"x": None} if scenario.foreseen else {}
         self._last = np.empty(scenario.file.row_count, np.uint16)
 
     def size(self, number: int, misses: float | None) -> int:
@@ -410,11 +412,11 @@ class SimulatedSuperbatches:
 
     def open_trace(self) -> Trace:
         """See `LoaderSuperbatches.open_trace`."""
-        return _LimitedTrace(self, len(self._last))
+        return _LimitedTrace(self, Types.of(len(self._last), 0))
 
-    def next_uses(self) -> Mapping[str, Codes]:
+    def next_uses(self) -> Mapping[NodeKey, Codes]:
         """See `LoaderSuperbatches.next_uses`."""
-        return {"x": self._last} if self._foreseen else {}
+        return {None: self._last} if self.foreseen else {}
 
     def no_room(self) -> ConfigError:
         """See `LoaderSuperbatches.no_room`."""
@@ -444,8 +446,8 @@ def _check_blocks(tier: Rolled) -> None:
 class _LimitedTrace(Trace):
     """A trace on a disk that has room for so many records of all traces."""
 
-    def __init__(self, source: SimulatedSuperbatches, rows: int) -> None:
-        super().__init__(Path(), rows)
+    def __init__(self, source: SimulatedSuperbatches, types: Types) -> None:
+        super().__init__(Path(), types)
         self._source, self._own = source, 0
 
     @staticmethod
@@ -456,7 +458,7 @@ class _LimitedTrace(Trace):
         finally:
             os.close(fd)
 
-    def _put_record(self, seeds: Seeds, sample: Sample) -> bool:
+    def _put_record(self, seeds: Seeds, sample: Sample | Subgraph) -> bool:
         most = self._source.records_max
         if most is not None and self._source.records >= most:
             return False

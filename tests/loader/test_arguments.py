@@ -19,7 +19,7 @@ from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Tuning
 from gnndrive.common.records import DiskCost
 from gnndrive.store.calibration import disk_identity, save_calibration
 from tests.given import moved
-from tests.loader.batches import assert_all_same, assert_same, check
+from tests.loader.batches import NoSampler, assert_all_same, assert_same, check
 from tests.loader.conftest import NODES
 
 
@@ -173,7 +173,7 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
         (ConfigError, "'overlapped' or 'apart'", GINEX | {"phases": "both"}),
         (ConfigError, "give one that is there", GINEX | {"folder": "/none"}),
         (ConfigError, "path of a folder", GINEX | {"folder": 3}),
-        (ConfigError, "strategy='gnndrive'", GINEX | {"disjoint": True}),
+        (ConfigError, "leave them out, or give", GINEX | {"neighbor_sampler": NoSampler()}),
         (ConfigError, "buffer", {"buffer": "8 apples"}),
         (ConfigError, "device_memory", {"device_memory": "x", "device": "simulated-cuda"}),
         (ConfigError, "memory= or buffer= for the host", {"device_memory": "1GB"}),
@@ -181,7 +181,11 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
         (ConfigError, "topology.*direct, mmap, resident", {"topology": "mapped"}),
         (ConfigError, "topology='direct'", {"topology": "mmap", "neighbour_cache": "1MB"}),
         (ConfigError, "holds no list", {"topology": "direct", "neighbour_cache": "1KB"}),
-        (ConfigError, "strategy='gnndrive'", LINKS | GINEX),
+        (
+            ConfigError,
+            "out, or give",
+            LINKS | GINEX | {"transform_sampler_output": lambda out: out},
+        ),
         (ConfigError, 'edges as seeds.*give sampling="neighbor"', LINKS | LABOR),
     ],
 )

@@ -10,14 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch_geometric.sampler import HeteroSamplerOutput
 
 from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.ffi import lib, pointer
-from gnndrive.common.records import Codes, Int64Array, Sample, Seeds
-from gnndrive.sampling.trace import Trace, record_bytes
+from gnndrive.common.records import Codes, Int64Array, NodeKey, Sample, Seeds, Subgraph
+from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.sampling.trace import RecordSize, Trace
+from gnndrive.store.types import Types
 from tests.buffer.test_codes import codes_of
 
 ROWS = 300
+TYPES = Types.of(ROWS, 10_000)
 NONE = lib.GD_NO_CODE
 
 
@@ -27,7 +32,7 @@ def drawn(index: int, edge_dtype: Any = np.int32, nodes: int = 40) -> tuple[Seed
     node = draw.choice(ROWS, nodes, replace=False)
     node[1] = node[0]
     edges = int(draw.integers(0, 90))
-    colptr = np.sort(draw.integers(0, edges + 1, 21)).astype(np.int32)
+    colptr = np.sort([0, *draw.integers(0, edges + 1, 19), edges]).astype(np.int32)
     row = draw.integers(0, nodes, edges).astype(np.int32)
     edge = draw.integers(0, 10_000, edges).astype(edge_dtype)
     sample = Sample(node, row, colptr, edge, (5, nodes - 5), (edges,))
@@ -45,15 +50,15 @@ def told(batch: tuple[Seeds, Sample]) -> list[Any]:
 
 def with_uses(trace: Trace, first: int, end: int) -> Codes:
     """Make the pass backwards; returns the first uses."""
-    last = np.full(ROWS, NONE, np.uint16)
+    last: dict[NodeKey, Codes] = {None: np.full(ROWS, NONE, np.uint16)}
     for index in range(end - 1, first - 1, -1):
         trace.add_next_uses(index, last)
-    return last
+    return last[None]
 
 
 @pytest.fixture
 def trace(tmp_path):
-    made = Trace(tmp_path, ROWS)
+    made = Trace(tmp_path, TYPES)
     yield made
     made.close()
     made.close()
@@ -68,17 +73,19 @@ def assert_comes_back(trace: Trace, batches: list[tuple[Seeds, Sample]]) -> None
     for place, written in enumerate(batches):
         seeds, sample, uses = trace.take(first + place)
         assert told((seeds, sample)) == told(written)
-        np.testing.assert_array_equal(uses.codes, codes[place])
-        np.testing.assert_array_equal(uses.near, near_by_search(nodes, place))
+        np.testing.assert_array_equal(uses[None].codes, codes[place])
+        np.testing.assert_array_equal(uses[None].near, near_by_search(nodes, place))
     np.testing.assert_array_equal(last, firsts)
 
 
 @pytest.mark.parametrize(("edge_dtype", "first"), [(np.int32, 0), (np.int64, NONE - 3)])
-def test_samples_come_back_with_their_next_uses(trace, edge_dtype, first):
+def test_samples_come_back_with_their_next_uses(tmp_path, edge_dtype, first):
+    trace = Trace(tmp_path, Types.of(ROWS, 1 << 31 if edge_dtype is np.int64 else 10_000))
     batches = [drawn(first + place, edge_dtype, nodes=30 + place) for place in range(8)]
     for place in np.random.default_rng(0).permutation(8):
         assert trace.write(*batches[place])
     assert_comes_back(trace, batches)
+    trace.close()
 
 
 def near_by_search(nodes: list[Int64Array], place: int) -> list[int]:
@@ -91,11 +98,12 @@ def near_by_search(nodes: list[Int64Array], place: int) -> list[int]:
 
 def test_a_file_without_a_name_that_gives_its_blocks_back(trace, tmp_path):
     """And is no larger than planned."""
-    most = 0
+    records, most = RecordSize(TYPES, "sample", False, 5, 8), 0
     for index in range(20):
         seeds, sample = drawn(index, nodes=200)
         trace.write(seeds, sample)
-        most += record_bytes(200, 20, sample.num_edges, len(seeds.node), 4)
+        nodes, edges = {None: 200}, {None: sample.num_edges}
+        most += records.nbytes(Bounds(nodes, edges, nodes, 20))
         assert trace.nbytes <= most
     with_uses(trace, 0, 20)
     assert os.listdir(tmp_path) == []
@@ -137,7 +145,7 @@ def test_a_failing_disk_is_an_error_that_names_the_folder(trace, tmp_path, monke
     with pytest.raises(ReadError, match=str(tmp_path)):
         trace.take(0)
     with pytest.raises(StoreError, match="folder="):
-        Trace(tmp_path / "none", ROWS)
+        Trace(tmp_path / "none", TYPES)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +160,7 @@ def test_file_systems_without_direct_or_unnamed_files(tmp_path, monkeypatch, fla
         return open_(path, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", refuse)
-    trace = Trace(tmp_path, ROWS)
+    trace = Trace(tmp_path, TYPES)
     monkeypatch.undo()
     assert os.listdir(tmp_path) == []
     trace.write(*drawn(3))
@@ -181,3 +189,33 @@ def test_patched_codes():
     later = np.array([7, NONE, 8], np.uint16)
     assert lib.gd_trace_patch(pointer(codes), pointer(ids), 3, pointer(later)) == 2
     assert codes.tolist() == [8, 3, NONE]
+
+
+def test_nodes_of_each_type_have_next_uses_of_their_own(tmp_path):
+    counts, to = {"a": ROWS, "b": 50}, ("a", "to", "b")
+    trace, written = Trace(tmp_path, Types.of(counts, {to: 99})), list[Subgraph]()
+    for index in range(6):
+        draw = np.random.default_rng(index)
+        node = {type: draw.choice(count, 20) for type, count in counts.items()}
+        tensors = {type: torch.from_numpy(ids) for type, ids in node.items()}
+        edge = {to: torch.arange(9)}
+        output = HeteroSamplerOutput(
+            tensors, edge, edge, edge, None, {"a": [0, 20], "b": [5, 15]}, {to: [9]},
+            metadata=(torch.arange(5), None),
+        )  # fmt: skip
+        written.append(Subgraph(node, {to: edge[to].numpy()}, 9, output))
+        assert trace.write(Seeds(index, node["b"][:5], np.arange(5), type="b"), written[-1])
+    last = {type: np.full(count, NONE, np.uint16) for type, count in counts.items()}
+    for index in reversed(range(6)):
+        trace.add_next_uses(index, last)
+    for index, sample in enumerate(written):
+        _, read, uses = trace.take(index)
+        assert not read.numbered
+        for type, most in counts.items():
+            nodes = [each.node[type] for each in written]
+            codes, firsts = codes_of([tuple(each.tolist()) for each in nodes], most, 0)
+            np.testing.assert_array_equal(read.node[type], sample.node[type])
+            np.testing.assert_array_equal(uses[type].codes, codes[index])
+            np.testing.assert_array_equal(uses[type].near, near_by_search(nodes, index))
+            np.testing.assert_array_equal(last[type], firsts)
+    trace.close()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
+from math import prod
 from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from gnndrive.store.packed.recording import Recording
 
+LABEL_BYTES = 4  # of the label that PyG gives an edge if the user gives none
 Positions: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 
@@ -166,6 +168,13 @@ class InputEdges:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def label_bytes(self) -> int:
+        """Bytes of the label of a seed edge, or, if they have none, of a negative edge's."""
+        if self._label is None:
+            return LABEL_BYTES
+        return self._label.element_size() * prod(self._label.shape[1:])
 
     @cached_property
     def identity(self) -> str:

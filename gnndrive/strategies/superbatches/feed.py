@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from gnndrive.buffer.feature_buffer import FeatureBuffer, add_later
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
-from gnndrive.common.records import Codes, NextUses, Sample
+from gnndrive.common.records import Codes, NextUses, NodeKey, Sample, Subgraph
 from gnndrive.pipeline.batch_times import SAMPLED
 from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled, SampledBatch
 from gnndrive.pipeline.sample import (
@@ -64,6 +64,7 @@ class Source(Protocol):
     """What a feed asks of `scheme.LoaderSuperbatches`, or of simulated ones."""
 
     end: int | None
+    foreseen: Mapping[str, NodeKey]
 
     def size(self, number: int, misses: float | None) -> int:
         """See `LoaderSuperbatches.size`."""
@@ -71,7 +72,7 @@ class Source(Protocol):
     def open_trace(self) -> Trace:
         """See `LoaderSuperbatches.open_trace`."""
 
-    def next_uses(self) -> Mapping[str, Codes]:
+    def next_uses(self) -> Mapping[NodeKey, Codes]:
         """See `LoaderSuperbatches.next_uses`."""
 
     def no_room(self) -> ConfigError:
@@ -91,8 +92,8 @@ class AheadFeed(SampledFeed):
         self._ready: asyncio.Queue[Superbatch] = asyncio.Queue(ALIVE_MAX)
         self._sampled = self._ready
         self._alive = asyncio.Semaphore(alive)  # taken by each superbatch with an open trace
-        # Table name → the first uses by the superbatch after the one that is replayed.
-        self._later: Mapping[str, Codes] | None = None
+        # Node type → the first uses by the superbatch after the one that is replayed.
+        self._later: Mapping[NodeKey, Codes] | None = None
         self._traces: set[Trace] = set()  # those that are open
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
@@ -111,7 +112,7 @@ class AheadFeed(SampledFeed):
         for trace in self._traces:
             trace.close()
 
-    def note(self, epoch: Epoch, index: int, sample: Sample) -> None:
+    def note(self, epoch: Epoch, index: int, sample: Sample | Subgraph) -> None:
         """In a worker thread: note what is needed of a sample before it is replayed."""
 
     # ---- sampling
@@ -184,7 +185,6 @@ class AheadFeed(SampledFeed):
         started = perf_counter()
         samples = samples_of(sampling, sampling.epoch.topologies)
         sample = next_sample(sampling, 0, samples)
-        assert isinstance(sample, Sample), "samples in PyG's own form are refused before"
         assert superbatch.trace is not None
         sampling.epoch.inputs.assembly.check_sample(sample)
         written = superbatch.trace.write(sampling.seeds[0], sample)
@@ -200,10 +200,11 @@ class AheadFeed(SampledFeed):
 
     async def _find_next_uses(self, epoch: Epoch, superbatch: Superbatch, trace: Trace) -> None:
         """Make the pass from the last batch to the first."""
-        last = next(iter((await epoch.workers.run(self._source.next_uses)).values()), None)
-        if last is None:
+        last = await epoch.workers.run(self._source.next_uses)
+        if not last:
             return
-        await epoch.workers.run(last.fill, lib.GD_NO_CODE)
+        for codes in last.values():
+            await epoch.workers.run(codes.fill, lib.GD_NO_CODE)
         for index in range(superbatch.end - 1, superbatch.first - 1, -1):
             try:
                 await epoch.workers.run(trace.add_next_uses, index, last)
@@ -213,8 +214,9 @@ class AheadFeed(SampledFeed):
     def _foresee(self, epoch: Epoch, superbatch: Superbatch) -> None:
         """Tell the feature buffer, and the batches that are yet to be replayed, what it needs."""
         assert isinstance(epoch.buffer, FeatureBuffer), "only a FeatureBuffer foresees"
-        self._later = self._source.next_uses()
-        epoch.buffer.foresee(superbatch.first, superbatch.end, self._later)
+        self._later = later = self._source.next_uses()
+        by_table = {name: later[type] for name, type in self._source.foreseen.items()}
+        epoch.buffer.foresee(superbatch.first, superbatch.end, by_table)
 
     # ---- replaying
 
@@ -250,15 +252,38 @@ class AheadFeed(SampledFeed):
         assert isinstance(buffer, FeatureBuffer)
         assert trace is not None
         try:
-            sampled, of_nodes = await epoch.workers.run(_read, epoch, trace, index, known)
+            sampled, uses = await epoch.workers.run(self._read, epoch, trace, index, known)
         except Exception as error:
             epoch.extracting.put(index, Failed(index, error))
             return
         if self._later is not known:  # it became known meanwhile
-            _add_later(sampled, of_nodes, self._later)
-        uses = dict.fromkeys(self._source.next_uses(), of_nodes)
-        buffer.announce(index, sampled.rows, uses)
+            self._add_later(sampled, uses, self._later)
+        by_table = {name: uses[type] for name, type in self._source.foreseen.items()}
+        buffer.announce(index, sampled.rows, by_table)
         epoch.extracting.put(index, sampled)
+
+    def _read(
+        self, epoch: Epoch, trace: Trace, index: int, later: Mapping[NodeKey, Codes] | None
+    ) -> tuple[Sampled, Mapping[NodeKey, NextUses]]:
+        """In a worker thread: read the sample of a batch."""
+        started, times = epoch.times.stages.clock(), epoch.times.of(index)
+        seeds, sample, uses = trace.take(index)
+        batch = SampledBatch(seeds, sample, epoch.inputs.assembly.rows_of(sample), times)
+        sampled = Sampled.one(batch)
+        if times is not None:
+            times.waited_for_disk(started)
+        self._add_later(sampled, uses, later)
+        return sampled, uses
+
+    def _add_later(
+        self, sampled: Sampled, uses: Mapping[NodeKey, NextUses],
+        later: Mapping[NodeKey, Codes] | None,
+    ) -> None:  # fmt: skip
+        """Add the next uses by the superbatch behind."""
+        if later is None:
+            return
+        for name, type in self._source.foreseen.items():
+            add_later(uses[type], sampled.rows[name], later[type])
 
 
 class InspectFeed(AheadFeed):
@@ -330,24 +355,3 @@ def _forget_next_uses(epoch: Epoch) -> None:
     """Rows in the buffer are keyed by the batches of another epoch."""
     assert isinstance(epoch.buffer, FeatureBuffer), "only a FeatureBuffer foresees"
     epoch.buffer.foresee(epoch.inputs.first, epoch.inputs.first, None)
-
-
-def _read(
-    epoch: Epoch, trace: Trace, index: int, later: Mapping[str, Codes] | None
-) -> tuple[Sampled, NextUses]:
-    """In a worker thread: read the sample of a batch."""
-    started, times = epoch.times.stages.clock(), epoch.times.of(index)
-    seeds, sample, uses = trace.take(index)
-    batch = SampledBatch(seeds, sample, epoch.inputs.assembly.rows_of(sample), times)
-    sampled = Sampled.one(batch)
-    if times is not None:
-        times.waited_for_disk(started)
-    _add_later(sampled, uses, later)
-    return sampled, uses
-
-
-def _add_later(sampled: Sampled, uses: NextUses, later: Mapping[str, Codes] | None) -> None:
-    """Add the next uses by the superbatch behind."""
-    if later:
-        name = next(iter(later))  # all tables of nodes share one array
-        add_later(uses, sampled.rows[name], later[name])

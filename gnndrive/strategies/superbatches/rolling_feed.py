@@ -18,7 +18,7 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import GNNDriveError
-from gnndrive.common.records import Sample
+from gnndrive.common.records import Sample, Subgraph
 from gnndrive.disk.distribution import Deltas
 from gnndrive.disk.tiers.rolled import Rolled
 from gnndrive.pipeline.epoch import Epoch
@@ -71,7 +71,7 @@ class RollingFeed(AheadFeed):
         for _, tier in self._tables.values():
             tier.forget()
 
-    def note(self, epoch: Epoch, index: int, sample: Sample) -> None:
+    def note(self, epoch: Epoch, index: int, sample: Sample | Subgraph) -> None:
         """See `AheadFeed.note`: which rows the batch will miss."""
         rows, missed = epoch.inputs.assembly.rows_of(sample), dict[str, Deltas]()
         for name, (table, tier) in self._tables.items():

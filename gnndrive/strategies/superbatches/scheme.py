@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,12 +24,13 @@ from gnndrive.common.io.write_errors import free_bytes
 from gnndrive.common.items import Item, Life, Part, Shape, Use, if_any
 from gnndrive.common.memory import format_size
 from gnndrive.common.plugins import find
-from gnndrive.common.records import Codes
+from gnndrive.common.records import Codes, NodeKey
 from gnndrive.loader.arguments import positive
 from gnndrive.loader.assembly import Assembly
 from gnndrive.pipeline.epoch import Feed
-from gnndrive.sampling.samplers.base import Bounds, position_dtype
-from gnndrive.sampling.trace import Trace, record_bytes
+from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.sampling.schedules.base import InputEdges
+from gnndrive.sampling.trace import RecordSize, Trace
 from gnndrive.strategies.base import FeedContext, Scheme, Strategy
 from gnndrive.strategies.superbatches.feed import ALIVE_MAX, AheadFeed, InspectFeed
 
@@ -36,6 +38,7 @@ SUPERBATCH_MAX = 32_000  # codes of 16 bits tell the batches of two superbatches
 AUTO_MAX, AUTO_MIN = 1500, 64  # GNNDrive's experiments have 1,500 for Ginex
 HELD = 16  # an "auto" superbatch has HELD * slots / (rows that a batch loads) batches
 RAMP = (2, 8, 32, 128, 512)  # the first ones are short, because the first batch waits for the first
+ID_BYTES = 8
 KEPT_SEED_BYTES = 24  # a seed of a batch that is sampled ahead: its id, input_id and position
 PHASES = ("overlapped", "apart")
 
@@ -69,11 +72,12 @@ class SamplesAhead(Strategy):
 
     def _check(self, assembly: Assembly) -> None:
         """Raise ConfigError if an argument cannot work."""
-        if assembly.subgraphs is not None:
+        how = assembly.subgraphs
+        if how is not None and (how.gnndrive_sampler is None or how.transform is not None):
             raise ConfigError(
-                f"strategy={self.name!r} records plain samples of one edge type, and this loader's "
-                "need more (heterogeneous graphs, links, times, weights, disjoint trees, other "
-                "subgraph types or a sampler of yours): give strategy='gnndrive'"
+                f"strategy={self.name!r} records samples, and what neighbor_sampler= and "
+                "transform_sampler_output= return may hold anything: leave them out, or give "
+                "strategy='gnndrive'"
             )
         asked = self.superbatch
         if asked != "auto":
@@ -117,9 +121,8 @@ class AheadScheme(Scheme):
         except TypeError:
             batches = SUPERBATCH_MAX
         return PlannedSuperbatches(
-            folder, None if asked == "auto" else int(asked), batches, assembly.seeds_max,
-            np.dtype(position_dtype(store.num_edges)).itemsize, free_bytes(folder),
-            self.strategy.phases == "apart",
+            folder, None if asked == "auto" else int(asked), batches, _record_size(assembly),
+            free_bytes(folder), self.strategy.phases == "apart",
         )  # fmt: skip
 
     def feed(self, context: FeedContext) -> Feed:
@@ -130,22 +133,34 @@ class AheadScheme(Scheme):
         return AheadFeed(source)
 
 
+def _record_size(assembly: Assembly) -> RecordSize:
+    how, inputs, types = assembly.subgraphs, assembly.inputs, assembly.store.info.types
+    if how is None:
+        return RecordSize(types, "sample", False, assembly.seeds_max, ID_BYTES)
+    # Beside what `RecordSize` counts, a record has what PyG's samplers say of the seeds.
+    seed_bytes = 4 * ID_BYTES  # its node and input_id, and the latter and the time once more
+    if isinstance(inputs, InputEdges):
+        more = 0 if how.negatives is None else ceil(float(how.negatives.amount))
+        seed_bytes += (1 + more) * (2 * ID_BYTES + inputs.label_bytes)
+    form = "heterogeneous" if types.hetero else "homogeneous"
+    return RecordSize(types, form, how.disjoint, assembly.seeds_max, seed_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedSuperbatches:
     """What is decided of superbatches before the first one; see `plan.request.Ahead`.
 
     Attributes:
         asked: the user's `superbatch=`; None: "auto".
-        batches: those of an epoch, of up to so many `seeds`.
-        position_bytes: bytes of an edge's position in the graph.
+        batches: those of an epoch.
+        records: how large the records of samples are.
         free_bytes: what was free on the disk of the folder where samples wait.
     """
 
     folder: Path
     asked: int | None
     batches: int
-    seeds: int
-    position_bytes: int
+    records: RecordSize
     free_bytes: int
     apart: bool = False
 
@@ -168,9 +183,7 @@ class PlannedSuperbatches:
 
     def record_bytes(self, size: Bounds) -> int:
         """See `plan.request.Ahead`."""
-        nodes, edges = sum(size.entries.values()), sum(size.edges.values())
-        expanded = nodes if size.expanded is None else size.expanded
-        return record_bytes(nodes, expanded, edges, self.seeds, self.position_bytes)
+        return self.records.nbytes(size)
 
     def most(self, size: Bounds) -> int:
         """The most batches of a superbatch."""
@@ -211,25 +224,34 @@ class AheadPart:
         why = "when a superbatch needs each row next"
         next_uses = CODE_BYTES * rows + codes
         yield from if_any(Item("next uses", next_uses, why, life=Life.EPOCH, use=Use.FEATURES))
-        nbytes = (self.planned.record_bytes(self.size) + shape.sample_bytes) * samplers
-        nbytes += self.planned.waiting(self.size) * self.planned.seeds * KEPT_SEED_BYTES
+        record, reads = self.planned.record_bytes(self.size), self.planned.records.form != "sample"
+        nbytes = (record + shape.sample_bytes) * samplers + record * reads
+        nbytes += self.planned.waiting(self.size) * self.planned.records.seeds * KEPT_SEED_BYTES
         why = f"{samplers} samples and their records, and seeds of batches sampled ahead"
         yield Item("records", nbytes, why, life=Life.EPOCH)
 
 
 class LoaderSuperbatches:
-    """Makes the superbatches of one epoch, or of a part of it. `end` is the index behind the
-    epoch's last batch; None: only the schedule knows it."""
+    """Makes the superbatches of one epoch, or of a part of it.
+
+    Attributes:
+        end: the index behind the epoch's last batch; None: only the schedule knows it.
+        foreseen: the tables of which the policy knows next uses, with the type of their nodes.
+    """
 
     def __init__(self, context: FeedContext) -> None:
         request, policy = context.request, context.policy
         assert isinstance(request.ahead, PlannedSuperbatches)
         self._planned, self._size = request.ahead, request.planned
         self._slots, self._empty, self.end = context.plan.slots, context.empty, context.end
-        self._rows = request.store.num_nodes
         knows = policy is not None and find("policies", policy).looks_ahead
-        self._names = [each.name for each in request.tables if knows and not each.of_edges]
-        self._uses: dict[str, Codes] = {}
+        self._types = request.store.info.types
+        self.foreseen: Mapping[str, NodeKey] = {
+            each.name: each.type  # type: ignore[misc]
+            for each in request.tables
+            if knows and not each.of_edges
+        }
+        self._uses: dict[NodeKey, Codes] = {}
 
     def size(self, number: int, misses: float | None) -> int:
         """How many batches superbatch `number` has, if a batch misses about `misses` rows."""
@@ -244,14 +266,13 @@ class LoaderSuperbatches:
 
     def open_trace(self) -> Trace:
         """A new trace; blocks. StoreError: no file can be made."""
-        return Trace(self._planned.folder, self._rows, self._empty)
+        return Trace(self._planned.folder, self._types, self._empty)
 
-    def next_uses(self) -> Mapping[str, Codes]:
-        """Table name → the code of the next use of each row, uint16 [rows]. All names have the same
-        array, because the rows of each are nodes; it is made at the first call."""
-        if self._names and not self._uses:
-            last = np.empty(self._rows, np.uint16)
-            self._uses = dict.fromkeys(self._names, last)
+    def next_uses(self) -> Mapping[NodeKey, Codes]:
+        """Node type → the code of the next use of each row of its tables, uint16 [nodes], if one of
+        them is `foreseen`; they are made at the first call."""
+        for type in set(self.foreseen.values()) - self._uses.keys():
+            self._uses[type] = np.empty(self._types.nodes[type].num_nodes, np.uint16)
         return self._uses
 
     def no_room(self) -> ConfigError:

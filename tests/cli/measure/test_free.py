@@ -128,8 +128,6 @@ def same(mine: Any, other: Any) -> bool:
     [{"sampling": "labor", "batch_dependency": 4}, {"disjoint": True}, {}],
 )  # fmt: skip
 def test_replayed_batches_are_byte_for_byte_those_that_are_drawn(store, strategy, more):
-    if strategy == "ginex" and "disjoint" in more:
-        more = {}  # a superbatch holds plain samples only
     kept = KeptSamples(1 << 30)
     replaying = with_replaying_sampler(STRATEGIES[strategy], kept)
     drawn = list(batches(store, strategy=strategy, **more))
