@@ -302,7 +302,7 @@ class Assembly:
         asked = self._tuned("topology")
         topologies = self.strategy.topologies if asked is None else (asked,)
         sharing = what_service_has(
-            self.store, self.ranks, own["host_service"], self.strategy, self.scheme.not_shared,
+            self.store, self.ranks, own["host_service"], self.strategy, self.scheme,
             topologies, own["engine"], self._policy, self.device, self.in_order,
         )  # fmt: skip
         # Without a budget nothing is refused, and counting degrees reads the index pointers.

@@ -3,7 +3,8 @@
 The service is one that the ranks of a host start together, or one that the user has started for
 several loaders (`gnndrive serve`). It can have the graph for all of them (index pointers, labels, a
 resident adjacency), and a feature buffer that the ranks of one loader share, if that lies in host
-memory and batches come in order. `what_service_has` decides this before `Assembly` plans.
+memory, batches come in order, and ranks need none of their own. `what_service_has` decides this
+before `Assembly` plans.
 
 At a loader's first epoch all ranks tell each other where they run and what they need. The first
 rank of each host starts a service, unless the store was opened through one, and all ranks of that
@@ -45,7 +46,7 @@ from gnndrive.plan.plan import Served
 from gnndrive.plan.request import batch_entries_max
 from gnndrive.pyg.shared_store import AttachedArrays, attach
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import Strategy
+from gnndrive.strategies.base import Scheme, Strategy
 
 GIVEN = (
     "host_service", "strategy", "policy", "device", "attrs", "in_order", "engine", "io_depth",
@@ -70,7 +71,7 @@ class Sharing:
 
 
 def what_service_has(
-    store: Store, ranks: Ranks, wanted: bool | str, strategy: Strategy, not_shared: str,
+    store: Store, ranks: Ranks, wanted: bool | str, strategy: Strategy, scheme: Scheme,
     topologies: Sequence[Any], engine: Any, policy: Any, device: tuple[Any, Any], in_order: bool,
 ) -> Sharing:  # fmt: skip
     """Decide what a host service has for a loader, or for its ranks of this host; the plan may
@@ -82,7 +83,7 @@ def what_service_has(
     elif service is None and (ranks.group is None or ranks.on_host < 2):
         why_not = "there is one rank on this host, or ranks= is not given"
     else:
-        why_not = not_shared
+        why_not = scheme.not_shared
     if why_not and wanted is True:
         raise ConfigError(
             f"host_service=True cannot be had, because {why_not}: give host_service='auto'"
@@ -93,7 +94,8 @@ def what_service_has(
     parts += [("tiers", tier) for tier in strategy.tiers]
     parts += [] if engine == "auto" else [("engines", engine)]
     known = all(_is_known(kind, part) for kind, part in parts)
-    buffer = known and in_order and find("devices", device[0]).shares_slots
+    shares = not scheme.own_buffer and find("devices", device[0]).shares_slots
+    buffer = known and in_order and shares
     graph = all(_is_known("topologies", each) for each in topologies)
     if service is None or not (buffer or graph):
         return Sharing(buffer, graph)

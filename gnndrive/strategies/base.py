@@ -87,6 +87,8 @@ class Scheme:
         numbered: whether batches depend on the epoch's number even without a seed.
         deals: whether ranks have batches of their own, not each n-th one.
         not_shared: why no host service can serve such a loader; "": it can.
+        own_buffer: whether each rank has a feature buffer of its own, so that a host service can
+            have the graph alone.
         single: why a batch around any seeds cannot be made; "": it can.
     """
 
@@ -99,6 +101,7 @@ class Scheme:
     numbered = False
     deals = False
     not_shared = ""
+    own_buffer = False
     single = ""
 
     def current(self, assembly: Any, begun: bool) -> Scheme:

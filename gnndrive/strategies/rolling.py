@@ -153,8 +153,9 @@ class _RollingScheme(AheadScheme):
         """See `Scheme.ahead`."""
         planned, memory = super().ahead(assembly), assembly.own["memory"]
         own = {each.name: getattr(planned, each.name) for each in fields(planned)}
+        given, ranks = given_size(memory, "memory"), assembly.ranks.on_host
         self._planned = _PlannedRolling(
-            **own, tables=assembly.collate.tables, memory=given_size(memory, "memory")
+            **own, tables=assembly.collate.tables, memory=given and given // ranks
         )
         return self._planned
 
@@ -187,7 +188,7 @@ class _PlannedRolling(PlannedSuperbatches):
 
     Attributes:
         tables: those of the feature buffer.
-        memory: the user's; None: not given.
+        memory: this rank's part of the user's; None: not given.
     """
 
     tables: tuple[FeatureTable, ...] = ()

@@ -209,6 +209,7 @@ OWN_POLICY, OWN_TOPOLOGY = (type("Own", (each,), {"name": "own"}) for each in (L
         ({"host_service": False}, False, False),
         ({"device": "simulated-cuda"}, True, False),
         ({"in_order": False}, True, False),
+        ({"strategy": "ginex"}, True, False),
         ({"policy": OWN_POLICY}, True, False),
         ({"topology": OWN_TOPOLOGY}, False, True),
     ],
@@ -235,6 +236,8 @@ def test_a_service_that_must_and_cannot_is_refused(serve, load, monkeypatch):
     ):
         load(opened, host_service=True, **dealt).plan()
     assert "service" not in str(load(opened, **dealt).plan())
+    with pytest.raises(ConfigError, match="cannot be had, because with phases='apart' each rank"):
+        load(opened, host_service=True, strategy="ginex:phases=apart").plan()
 
 
 # ---- the status, and the end

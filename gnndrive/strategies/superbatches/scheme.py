@@ -106,11 +106,14 @@ class SamplesAhead(Strategy):
 
 
 class AheadScheme(Scheme):
-    """How a loader samples ahead."""
+    """How a loader samples ahead. Each rank has superbatches of its own."""
+
+    own_buffer = True  # a service's foresees no superbatch, and copies no rows
 
     def __init__(self, strategy: SamplesAhead) -> None:
         self.strategy = strategy
-        self.not_shared = f"with strategy={strategy.name!r} each rank samples ahead for itself"
+        if strategy.phases == "apart":
+            self.not_shared = "with phases='apart' each rank frees the graph between superbatches"
 
     def ahead(self, assembly: Assembly) -> PlannedSuperbatches:
         """See `Scheme.ahead`."""
@@ -122,7 +125,7 @@ class AheadScheme(Scheme):
             batches = SUPERBATCH_MAX
         return PlannedSuperbatches(
             folder, None if asked == "auto" else int(asked), batches, _record_size(assembly),
-            free_bytes(folder), self.strategy.phases == "apart",
+            free_bytes(folder) // assembly.ranks.on_host, self.strategy.phases == "apart",
         )  # fmt: skip
 
     def feed(self, context: FeedContext) -> Feed:
@@ -154,7 +157,7 @@ class PlannedSuperbatches:
         asked: the user's `superbatch=`; None: "auto".
         batches: those of an epoch.
         records: how large the records of samples are.
-        free_bytes: what was free on the disk of the folder where samples wait.
+        free_bytes: of the disk of the folder where samples wait, for this rank.
     """
 
     folder: Path

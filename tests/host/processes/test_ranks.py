@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import ConfigError, Store
 from gnndrive.host.connection import ask
+from gnndrive.store.row_classes import row_classes
 from tests.host.processes import programs
 from tests.host.processes.programs import SEVERAL, SMALL, Starter
 from tests.loader.hetero.graph import make_data
@@ -96,9 +97,11 @@ def test_several_tables_none_seed_edges_and_topologies(run, store, without_x, tm
     of_types = gnndrive.from_data(make_data(), tmp_path_factory.mktemp("types") / "ranks.gnn")
     typed = {"input_nodes": "paper", "buffer": "60KB"}
     links = {"links": True, "num_neighbors": [3], "neg_sampling": "binary", "batch_size": 200}
-    asked = [(of_types, typed), (store, links), (without_x, {}), (store, {})]
+    ahead = typed | {"strategy": "rolling", "batch_size": 4}
+    asked = [(of_types, typed), (of_types, ahead), (store, links), (without_x, {}), (store, {})]
     given = [{"store": str(each.path), **arguments} for each, arguments in asked]
     given[-1]["topology"] = ["resident", "direct", "resident"]
+    row_classes(of_types, "paper", "degree")  # ranks that make them at once warn of it
     ended = run("several", 3, asked=given)
     whole = [epoch for each, arguments in asked for epoch in alone(each, **arguments)]
     assert ended.results == [[dealt(epoch, 3)[rank] for epoch in whole] for rank in range(3)]
