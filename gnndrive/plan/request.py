@@ -50,8 +50,9 @@ class Ahead(Protocol):
     def apart(self) -> bool:
         """Whether they are sampled before the feature buffer is made."""
 
-    def part(self, size: Bounds) -> Part:
-        """What states the memory that samples take, for batches of at most `size`."""
+    def part(self, size: Bounds, memory: int | None) -> Part:
+        """What states the memory that samples take, for batches of at most `size`; `memory` is
+        `PlanRequest.rank_memory`."""
 
     def foreseen(self, size: Bounds) -> int | None:
         """Of how many batches the policy knows the rows at least; None: of as many as pay."""
@@ -130,6 +131,11 @@ class PlanRequest:
     served: Served | None = None
     said: tuple[str, ...] = ()
 
+    @property
+    def rank_memory(self) -> int | None:
+        """The part of `memory` that is for one rank of this host; None: not given."""
+        return None if self.memory is None else self.memory // self.ranks
+
 
 def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     """The planner, without topology, of a loader that samples the whole graph into row slots."""
@@ -178,7 +184,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
                     None if drawn is None else drawn.said(),
                 ),
             ),
-            *([] if ahead is None else [ahead.part(size)]),
+            *([] if ahead is None else [ahead.part(size, request.rank_memory)]),
         ),
         RowSlots(whole_batches=request.memory is not None),
         budget,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Part, Shape, Use, if_any
-from gnndrive.common.memory import format_size, given_size
+from gnndrive.common.memory import format_size
 from gnndrive.common.plugins import find
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.disk.tiers.rolled import (
@@ -148,33 +148,35 @@ class _RollingScheme(AheadScheme):
 
     _planned: _PlannedRolling
     _size: Bounds
+    _memory: int | None
 
     def ahead(self, assembly: Assembly) -> _PlannedRolling:
         """See `Scheme.ahead`."""
-        planned, memory = super().ahead(assembly), assembly.own["memory"]
+        planned = super().ahead(assembly)
         own = {each.name: getattr(planned, each.name) for each in fields(planned)}
-        given, ranks = given_size(memory, "memory"), assembly.ranks.on_host
-        self._planned = _PlannedRolling(
-            **own, tables=assembly.collate.tables, memory=given and given // ranks
-        )
+        self._planned = _PlannedRolling(**own, tables=assembly.collate.tables)
         return self._planned
 
     def planner(self, request: PlanRequest) -> Planner:
         """See `Scheme.planner`."""
-        self._size = request.planned
+        self._size, self._memory = request.planned, request.rank_memory
         return super().planner(request)
 
     def planner_again(self, request: PlanRequest, before: Plan, samplers: int) -> Planner:
         """See `Scheme.planner_again`."""
-        self._size = request.planned
+        self._size, self._memory = request.planned, request.rank_memory
         return super().planner_again(request, before, samplers)
 
     def tier_context(self, context: TierContext) -> TierContext:
         """See `Scheme.tier_context`."""
         planned, size = self._planned, self._size
         (table,) = (each for each in planned.tables if each.name == context.table)
-        nbytes, block = planned.copies_bytes(size, table), planned.block_rows(size, table)
-        settings = RolledSettings(planned.folder, nbytes, block, planned.part_rows(table))
+        settings = RolledSettings(
+            planned.folder,
+            planned.copies_bytes(size, table),
+            planned.block_rows(size, table, self._memory),
+            planned.part_rows(table, self._memory),
+        )
         return replace(context, opened=settings)
 
     def feed(self, context: FeedContext) -> Feed:
@@ -188,20 +190,18 @@ class _PlannedRolling(PlannedSuperbatches):
 
     Attributes:
         tables: those of the feature buffer.
-        memory: this rank's part of the user's; None: not given.
     """
 
     tables: tuple[FeatureTable, ...] = ()
-    memory: int | None = None
 
     @property
     def alive(self) -> int:
         """How many superbatches are on disk at a time."""
         return ALIVE
 
-    def part(self, size: Bounds) -> Part:
+    def part(self, size: Bounds, memory: int | None) -> Part:
         """See `plan.request.Ahead`."""
-        return _RollingPart(self, size)
+        return _RollingPart(self, size, memory)
 
     def most(self, size: Bounds) -> int:
         """The most batches of a superbatch."""
@@ -235,19 +235,19 @@ class _PlannedRolling(PlannedSuperbatches):
             return 0
         return self.most(size) * _copies_bytes(size, table)
 
-    def block_rows(self, size: Bounds, table: FeatureTable) -> int:
+    def block_rows(self, size: Bounds, table: FeatureTable, memory: int | None) -> int:
         """How many rows a block of copies has: few if batches, or memory, are small."""
         row_bytes = table.file.row_bytes
         nbytes = int(_copied_rows(size, table) * row_bytes) // BLOCKS
-        if self.memory is not None:
-            nbytes = min(nbytes, int(BUFFERS_SHARE * self.memory) // (self.most(size) + SPARE))
+        if memory is not None:
+            nbytes = min(nbytes, int(BUFFERS_SHARE * memory) // (self.most(size) + SPARE))
         return rows_of_block(row_bytes, nbytes)
 
-    def part_rows(self, table: FeatureTable) -> int:
+    def part_rows(self, table: FeatureTable, memory: int | None) -> int:
         """How many rows of a table are read at once."""
         nbytes = PART_BYTES
-        if self.memory is not None:
-            nbytes = min(nbytes, int(BUFFERS_SHARE * self.memory) // PARTS)
+        if memory is not None:
+            nbytes = min(nbytes, int(BUFFERS_SHARE * memory) // PARTS)
         return max(nbytes // table.file.row_bytes, 1)
 
     def disk_bytes(self, size: Bounds) -> int:
@@ -283,15 +283,17 @@ class _RollingPart:
 
     planned: _PlannedRolling
     size: Bounds  # of the largest batch
+    memory: int | None
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
         yield from AheadPart(self.planned, self.size).items(shape)
-        most, tables = self.planned.most(self.size), self.planned.copied()
+        planned, size, memory = self.planned, self.size, self.memory
+        most, tables = planned.most(size), planned.copied()
         buffers = sum(
-            self.planned.block_rows(self.size, each) * each.file.row_bytes for each in tables
+            planned.block_rows(size, each, memory) * each.file.row_bytes for each in tables
         )
-        parts = sum(self.planned.part_rows(each) * each.file.row_bytes for each in tables)
+        parts = sum(planned.part_rows(each, memory) * each.file.row_bytes for each in tables)
         why = f"blocks of {most} batches and of {SPARE} writes, and parts of the table"
         nbytes = (most + SPARE) * buffers + PARTS * parts
         yield from if_any(Item("copies", nbytes, why, life=Life.EPOCH, use=Use.READING))

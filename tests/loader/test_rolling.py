@@ -1,6 +1,7 @@
 """strategy="rolling": the batches of "gnndrive", whatever happens to their copies."""
 
 import os
+import re
 import resource
 import signal
 from itertools import islice
@@ -10,6 +11,7 @@ import pytest
 
 from gnndrive import NeighborLoader
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size
 from gnndrive.disk.tiers.rolled import Rolled
 from gnndrive.strategies.rolling import _LoaderRolling
 from tests.loader.batches import assert_all_same, assert_same
@@ -79,6 +81,15 @@ def test_a_killed_process_leaves_no_file(make, tmp_path):
     _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
     assert os.listdir(tmp_path) == []
+
+
+def test_the_least_memory_that_is_named_works(make):
+    """Although with more of it, blocks and parts of the table are larger."""
+    given = ROLLING | {"buffer": None}
+    with pytest.raises(ConfigError, match="too little") as refused:
+        make(**given, memory="1KB").plan()
+    (least,) = re.findall(r'at least memory="(\S+)"', str(refused.value))
+    assert make(**given, memory=least).plan().host_bytes <= parse_size(least, "memory")
 
 
 @pytest.mark.parametrize("policy", ["lru", "belady"])

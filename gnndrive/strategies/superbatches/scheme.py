@@ -167,7 +167,7 @@ class PlannedSuperbatches:
     free_bytes: int
     apart: bool = False
 
-    def part(self, size: Bounds) -> Part:
+    def part(self, size: Bounds, memory: int | None) -> Part:
         """See `plan.request.Ahead`."""
         return AheadPart(self, size)
 
