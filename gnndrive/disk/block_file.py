@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnndrive.common.errors import StoreError
-from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, unnamed_file
+from gnndrive.common.io.direct_file import PAGE_BYTES, Bytes, reserve, unnamed_file
 from gnndrive.common.io.write_errors import FULL, disk_full
 from gnndrive.common.limits import refusal
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
@@ -73,7 +73,7 @@ class BlockFile:
         have, fd = self.blocks * self.block_bytes, self._written.fd
         needed = blocks * self.block_bytes - have
         try:
-            os.posix_fallocate(fd, have, needed)
+            reserve(fd, have, needed)
         except OSError as error:
             os.ftruncate(fd, have)  # give back what was found before the disk was full
             raise self.write_error(error.errno or 0, needed) from error

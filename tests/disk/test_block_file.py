@@ -73,6 +73,12 @@ async def assert_holds(file: BlockFile, engine: Engine, content: np.ndarray) -> 
     assert np.array_equal(landed[: len(rows), :ROW_BYTES], content[rows])
 
 
+async def assert_works(file: BlockFile, engine: Engine) -> None:
+    content, numbers = drawn(3, 2, file.block_bytes), np.arange(2, dtype=np.int32)
+    assert await whole(engine, file.writes(np.arange(2), numbers, content)) == [0, 1]
+    await assert_holds(file, engine, content)
+
+
 async def test_rows_come_back_and_blocks_are_used_again(make, engine):
     file = make(4)
     content = drawn(1, 6, file.block_bytes)
@@ -145,9 +151,16 @@ async def test_without_direct_io_it_warns_and_works(make, engine, monkeypatch):
     with pytest.warns(RuntimeWarning, match="no direct I/O") as warned:
         file = make(2)
     assert len(warned) == 1
-    content, numbers = drawn(3, 2, file.block_bytes), np.arange(2, dtype=np.int32)
-    assert await whole(engine, file.writes(np.arange(2), numbers, content)) == [0, 1]
-    await assert_holds(file, engine, content)
+    await assert_works(file, engine)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP])
+async def test_where_space_cannot_be_reserved_it_works(make, engine, monkeypatch, code):
+    def refuse(*given: int) -> None:
+        raise OSError(code, "simulated")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    await assert_works(make(2), engine)
 
 
 def test_a_folder_that_takes_no_file_is_named(tmp_path):

@@ -129,6 +129,16 @@ def unnamed_file(folder: str | os.PathLike[str]) -> DirectFile:
         os.unlink(path)
 
 
+def reserve(fd: int, offset: int, length: int) -> None:
+    """Have space for bytes of a file, if its file system can do that: else libc would write into
+    each block instead, which O_DIRECT refuses, and a disk that is full is an error of the write."""
+    try:
+        os.posix_fallocate(fd, offset, length)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+
+
 class DirectReader:
     """A file of a store that is read in long stretches. A context manager. `mend` says what to do
     if it became shorter, for errors."""

@@ -24,6 +24,7 @@ from gnndrive.common.io.direct_file import (
     STRETCH_BYTES,
     DirectFile,
     page_buffer,
+    reserve,
     whole_pages,
 )
 from gnndrive.common.io.small_files import PART, fsync_folder
@@ -66,7 +67,7 @@ class DirectWriter:
         try:
             self._pieces = [page_buffer(PIECE_BYTES) for _ in range(2)]
             if nbytes:
-                os.posix_fallocate(self._file.fd, 0, whole_pages(nbytes))
+                reserve(self._file.fd, 0, whole_pages(nbytes))
             self._recall(done)
         except OSError as error:
             self.close()

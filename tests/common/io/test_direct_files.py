@@ -35,7 +35,8 @@ def drawn(nbytes: int) -> Any:
 
 @pytest.fixture(params=["direct", "no flag", "no requests"])
 def file_system(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has O_DIRECT; refuses the flag; accepts it and refuses each read and write."""
+    """One that has O_DIRECT; refuses the flag; accepts it and refuses each read and write, and
+    to reserve space."""
 
     def refusing(call: str, has_flag: Callable[..., bool]) -> None:
         function = getattr(os, call)
@@ -56,12 +57,13 @@ def file_system(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     elif request.param == "no requests":
         refusing("pwrite", is_direct)
         refusing("preadv", is_direct)
+        refusing("posix_fallocate", is_direct)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 4096, 8191, 3 * PIECE, 3 * PIECE + 5])
 def test_a_file_exists_whole_or_not_at_all(tmp_path, file_system, nbytes):
     content, path = drawn(nbytes), tmp_path / "file"
-    with DirectWriter(path, whole=True) as writer:
+    with DirectWriter(path, nbytes=nbytes, whole=True) as writer:
         for first in range(0, nbytes, 5000):
             writer.append(content[first : first + 5000])
         assert not path.exists()
