@@ -64,6 +64,7 @@ def of_copies(request: Request) -> bool:
 
 FAULTS: dict[str, tuple[Callable[[Patch], object], str]] = {
     "no file": (lambda p: refuse(p, block_file, "unnamed_file", FULL), "no file for rows"),
+    "warning": (lambda p: refuse(p, block_file, "unnamed_file", RuntimeWarning("no")), ": no"),
     "full": (lambda p: refuse(p, os, "posix_fallocate", FULL), "too full"),
     "full later": (lambda p: refuse(p, os, "posix_fallocate", FULL, 2), "too full"),
     "full in writes": (lambda p: fail(p, lambda request: request.write, errno.ENOSPC), "too full"),

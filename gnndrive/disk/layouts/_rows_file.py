@@ -139,7 +139,7 @@ def _open(path: str, direct: bool, access: int, opened: int | None) -> tuple[int
             os.close(fd)
         warnings.warn(
             f"the file system of {path} has no direct I/O: reads go through the page cache, whose "
-            "memory is not counted; put the store on ext4, XFS or the like",
+            "memory is not counted; put the store, or folder=, on ext4, XFS or the like",
             RuntimeWarning,
             stacklevel=3,
         )

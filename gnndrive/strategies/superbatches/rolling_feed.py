@@ -100,7 +100,7 @@ class RollingFeed(AheadFeed):
                 continue
             try:
                 await tier.copy(epoch.workers.run, deltas)
-            except (GNNDriveError, MemoryError) as error:
+            except (GNNDriveError, MemoryError, RuntimeWarning) as error:
                 if not tier.full:  # else there may be room for fewer batches
                     self._damaged.add(name)
                 self._warn(error)
