@@ -15,7 +15,7 @@ from gnndrive.common.io.direct_file import DirectReader
 from gnndrive.disk import block_file
 from gnndrive.disk.engines.simulated import Request, Simulated
 from gnndrive.disk.tiers.rolled import Rolled
-from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation
+from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation, _LimitedTrace
 from tests.pipeline.scenarios import (
     NOISE,
     ROLLING,
@@ -57,6 +57,10 @@ def fail(patch: Patch, which: Callable[[Request], bool], code: int) -> None:
     patch.setattr(Simulated, "_draw_result", draw)
 
 
+def no_room(*given: Any) -> bool:
+    return False
+
+
 def of_copies(request: Request) -> bool:
     """Whether a request reads copies: their file has no name, so its path is the folder's."""
     return not request.write and Path(request.job.path).is_dir()
@@ -64,6 +68,7 @@ def of_copies(request: Request) -> bool:
 
 FAULTS: dict[str, tuple[Callable[[Patch], object], str]] = {
     "no file": (lambda p: refuse(p, block_file, "unnamed_file", FULL), "no file for rows"),
+    "no sample": (lambda p: p.setattr(_LimitedTrace, "_put_record", no_room), "no room"),
     "warning": (lambda p: refuse(p, block_file, "unnamed_file", RuntimeWarning("no")), ": no"),
     "full": (lambda p: refuse(p, os, "posix_fallocate", FULL), "too full"),
     "full later": (lambda p: refuse(p, os, "posix_fallocate", FULL, 2), "too full"),

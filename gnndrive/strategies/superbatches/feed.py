@@ -112,6 +112,10 @@ class AheadFeed(SampledFeed):
         for trace in self._traces:
             trace.close()
 
+    def refuse(self, superbatch: Superbatch, error: ConfigError) -> None:
+        """There is no room on disk for a single sample of the epoch's first superbatch."""
+        superbatch.fail(superbatch.first, error)
+
     def note(self, epoch: Epoch, index: int, sample: Sample | Subgraph) -> None:
         """In a worker thread: note what is needed of a sample before it is replayed."""
 
@@ -140,7 +144,7 @@ class AheadFeed(SampledFeed):
         self._traces.add(superbatch.trace)
         await self._sample(epoch, superbatch)
         if alone and superbatch.end > first and not superbatch.written:
-            superbatch.fail(first, source.no_room())
+            self.refuse(superbatch, source.no_room())
         await self._find_next_uses(epoch, superbatch, superbatch.trace)
         return superbatch
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.buffer.slot_table import SlotTable
-from gnndrive.common.errors import GNNDriveError
+from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.records import Sample, Subgraph
 from gnndrive.disk.distribution import Deltas
 from gnndrive.disk.tiers.rolled import Rolled
@@ -70,6 +70,10 @@ class RollingFeed(AheadFeed):
         super().close()
         for _, tier in self._tables.values():
             tier.forget()
+
+    def refuse(self, superbatch: Superbatch, error: ConfigError) -> None:
+        """See `AheadFeed.refuse`: samples in memory are enough to go on without copies."""
+        self._warn(error)
 
     def note(self, epoch: Epoch, index: int, sample: Sample | Subgraph) -> None:
         """See `AheadFeed.note`: which rows the batch will miss."""
