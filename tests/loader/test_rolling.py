@@ -1,9 +1,10 @@
 """strategy="rolling": the batches of "gnndrive", whatever happens to their copies."""
 
 import os
+import random
 import re
 import resource
-import signal
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,10 +15,18 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.disk.tiers.rolled import Rolled
 from gnndrive.strategies.rolling import _LoaderRolling
-from tests.loader.batches import assert_all_same, assert_same
+from tests.loader.batches import assert_all_same, assert_same, skewed_store
+from tests.soak import SOAKING
+from tests.store.kills import CREATING, calls_of, killed_at
 
 COMMON: dict[str, Any] = {"seed": 5, "shuffle": True, "buffer": "30KB"}
 ROLLING: dict[str, Any] = COMMON | {"strategy": "rolling", "superbatch": 6}
+DRAWN: dict[str, Sequence[Any]] = {
+    "num_neighbors": [(4, 3), (3,), (2, 2, 2)], "batch_size": [16, 10], "shuffle": [True, False],
+    "drop_last": [False, True], "replace": [False, True], "feature_dtype": [None, "float16"],
+    "engine": ["auto", "threads", "simulated"], "samplers": [4, 1, 2], "extractors": [4, 1],
+    "training_queue": ["auto", 3], "gap": [None, 0],
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -32,55 +41,64 @@ def found_rows(loader: NeighborLoader) -> int:
     return table.tier.found_rows
 
 
-def test_the_batches_are_those_of_gnndrive(make):
-    """Of whole epochs, of one that is left and begun again, and of two at once."""
-    rolling, plain = make(**ROLLING), make(**COMMON)
-    assert_all_same(rolling, plain)
-    whole = found_rows(rolling)
-    for count in (11, 1, 25):
-        assert_all_same(islice(rolling, count), islice(plain, count))
-    assert found_rows(rolling) > 1.5 * whole > 0
-    for one, other, *expected in zip(rolling, rolling, plain, plain, strict=True):
-        assert_same(one, expected[0])
-        assert_same(other, expected[1])
+def test_the_batches_are_those_of_gnndrive(make, tmp_path, seeds):
+    """Of whole epochs, of one that is left, of one that is resumed, and of two at once."""
+    for seed in seeds(2):
+        draw, columns = random.Random(seed), 8 * (4 + seed % 3)
+        given = COMMON | {name: draw.choice(values) for name, values in DRAWN.items()}
+        given["data"] = skewed_store(tmp_path / f"{seed}.gnn", 400, 4_000, columns, seed)
+        given["buffer"] = 230 * 4 * columns
+        ahead = given | {"strategy": "rolling", "superbatch": draw.choice([6, 3, 16, "auto"])}
+        rolling, resumed, plain = make(**ahead), make(**ahead), make(**given)
+        assert_all_same(rolling, plain)
+        whole = found_rows(rolling)
+        for count in (draw.randint(0, len(plain)), 1):
+            assert_all_same(islice(rolling, count), islice(plain, count))
+        batches, expected = iter(rolling), iter(plain)
+        taken = draw.randint(1, len(plain) - 1)
+        assert_all_same(islice(batches, taken), islice(expected, taken))
+        assert rolling.state_dict() == plain.state_dict()
+        resumed.load_state_dict(rolling.state_dict())
+        for one, other, batch in zip(resumed, batches, expected, strict=True):
+            assert_same(one, batch)
+            assert_same(other, batch)
+        for one, other, *expected in zip(rolling, rolling, plain, plain, strict=True):
+            assert_same(one, expected[0])
+            assert_same(other, expected[1])
+        assert found_rows(rolling) > 1.5 * whole > 0
 
 
-@pytest.mark.parametrize("taken", [3, 11])
-def test_a_state_resumes_among_batches_with_copies(make, taken):
-    loader, expected = make(**ROLLING), list(make(**COMMON))
-    batches = iter(loader)
-    for _ in range(taken):
-        next(batches)
-    resumed = make(**ROLLING)
-    resumed.load_state_dict(loader.state_dict())
-    assert_all_same(resumed, expected[taken:])
-    assert found_rows(resumed) > 0
-
-
-def test_a_disk_without_room_for_copies_is_a_warning(make, tmp_path):
-    loader, limits = make(**ROLLING, folder=tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, limits[1]))
-    try:
-        with pytest.warns(RuntimeWarning, match=rf"too full for {tmp_path}.* folder=") as warned:
-            assert_all_same(loader, make(**COMMON))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert len(warned) == 1
-    assert found_rows(loader) == 0
-
-
-def test_a_killed_process_leaves_no_file(make, tmp_path):
-    loader = make(**ROLLING, folder=tmp_path)
-    if not (child := os.fork()):
+def test_a_disk_without_room_for_copies_is_a_warning(make, tmp_path, seeds):
+    """Also if there is no room for a sample."""
+    next(iter(make(**ROLLING)))  # the classes of rows are kept from now on
+    for seed in seeds(2):
+        loader, limits = make(**ROLLING, folder=tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+        room = [0, 120_000, 5_000, 20_000][seed % 4]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
         try:
-            for number, _ in enumerate(loader):
-                if number == 15 and found_rows(loader):
-                    os.kill(os.getpid(), signal.SIGKILL)
+            with pytest.warns(
+                RuntimeWarning, match=rf"(full|room) .*{tmp_path}.* folder="
+            ) as warned:
+                assert_all_same(loader, make(**COMMON))
         finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL
-    assert os.listdir(tmp_path) == []
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert len(warned) == 1
+        assert found_rows(loader) == 0
+
+
+@pytest.mark.soak(times=7)
+def test_killed_before_any_call(make, tmp_path, seeds):
+    """Nothing is left of it in the folder."""
+
+    def run() -> None:
+        with make(**ROLLING, folder=tmp_path) as loader:
+            for count in (9, 3, 25):
+                list(islice(loader, count))
+
+    calls = calls_of(run, CREATING)
+    for seed in seeds(3 if SOAKING else 1):
+        assert killed_at(run, random.Random(seed).randint(1, calls // 2), CREATING)
+        assert os.listdir(tmp_path) == []
 
 
 def test_the_least_memory_that_is_named_works(make):
