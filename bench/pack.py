@@ -1,16 +1,17 @@
 """Packing, and epochs from a pack beside epochs whose batches are drawn, in one run.
 
 usage: python bench/pack.py STORE [--batches 100] [--epochs 3] [--rounds 3] [--memory-limit 3GiB]
-           [--loaders gnndrive,diskgnn,rolling] [--segments 8] [--orders sets] [--memory 2600MB]
-           [--packing-memory SIZE] [--hand buffer=820MB,topology=resident,samplers=1]
-           [--out FOLDER] [--json FILE]
+           [--loaders pyg+,gnndrive,diskgnn,rolling] [--segments 8] [--orders sets]
+           [--memory 2600MB] [--packing-memory SIZE] [--out FOLDER] [--json FILE]
+           [--hand buffer=820MB,topology=resident,samplers=1]
 
 The first --batches batches of the train split, or of random nodes without one, are packed once for
 each order and segment size, if diskgnn is to run. Then all loaders run in turn, --rounds times,
 each in a process of its own with cold caches. An epoch whose files were not read before is cold:
 the first of each process; the others are warm. Each batch's x is touched and dropped; there is no
 training. gnndrive runs with the arguments of --hand, which were found by hand for P10M in 3 GiB;
-diskgnn with memory=--memory, for which it was packed, and rolling with the same. "first" is the
+diskgnn with memory=--memory, for which it was packed, and rolling with the same. pyg+ (adjacency
+and features memory-mapped, the fastest numbers of threads) loads 12 batches only. "first" is the
 time of the first batch.
 
 The floor of an epoch is the larger of its reads at the disk's two constants, measured just before
@@ -40,7 +41,7 @@ import _script
 import torch
 from _limits import Cgroup, limited
 from _script import Phases, listed, names
-from epoch import SEED, load_epoch
+from epoch import MAPPED, SEED, load_epoch
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed
@@ -50,6 +51,7 @@ from gnndrive.common.records import DiskCost
 
 BESIDE = 550_000_000  # of the limit, for Python, torch and their libraries
 DRAWS, REPLAYS, ROLLS = "gnndrive", "diskgnn", "rolling"
+MAPPED_BATCHES = 12
 COUNTERS = ("requests", "bytes_read", "bytes_wanted", "bytes_written", "rows_loaded")
 
 
@@ -90,9 +92,12 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
         given = {"memory": options.memory, "strategy": replays}
     elif options.worker == ROLLS:
         given = {"memory": options.memory, "strategy": ROLLS}
+    elif options.worker == MAPPED:
+        given = {"strategy": MAPPED}
+    most = MAPPED_BATCHES if options.worker == MAPPED else None
     store = gnndrive.open(options.store)
     with gnndrive.NeighborLoader(store, **arguments(options), **placed(given)) as loader:
-        epochs = [load_epoch(loader, COUNTERS) for _ in range(options.epochs)]
+        epochs = [load_epoch(loader, COUNTERS, most) for _ in range(options.epochs)]
         plan = loader.plan().details()
     return {"epochs": epochs, "plan": plan, "row_bytes": store.table("x").row_bytes}
 
@@ -189,6 +194,12 @@ def comparisons(found: dict[str, Any], labels: list[str]) -> list[str]:
     lines = []
     for warm in (False, True):
         own, drawn = epochs_of(found, ROLLS, warm), epochs_of(found, DRAWS, warm)
+        mapped = epochs_of(found, MAPPED, warm)
+        if own and mapped:
+            times = seconds_of(mapped) / seconds_of(own)
+            lines.append(
+                f"{ROLLS}, {'warm' if warm else 'cold'}: {times:.1f} times {MAPPED}'s speed"
+            )
         if own and drawn:
             share = seconds_of(own) / seconds_of(drawn)
             first = [median(each["first_s"] for each in epochs) for epochs in (own, drawn)]
