@@ -4,13 +4,13 @@
  * mapping table   row -> slot            int32 a row
  * reverse map     slot -> row            int64 a slot
  * ref counts      leases holding a slot  int32 a slot
- * state           free, loading, valid, failed
+ * state           free, loading, valid, failed, kept
  * standby         valid slots that no lease holds, by key (standby.c)
  *
  * A slot is in exactly one place: free (holds no row), standby (valid, no references), referenced
- * (valid, loading or failed), or loading without references. In the last case no lease wants the
- * row any more, but the kernel may still write it, so the slot stays out of use until its read has
- * ended (docs/architecture.md, law 3 and rule 6). The slots of one release enter standby in the
+ * (valid, loading or failed), kept, or loading without references. In the last case no lease wants
+ * the row any more, but the kernel may still write it, so the slot stays out of use until its read
+ * has ended (docs/architecture.md, law 3 and rule 6). The slots of one release enter standby in the
  * order of slots, and admissions take them in that order for rows in the order of the file. So
  * walks over standby and slots go through memory in one direction.
  *
@@ -85,7 +85,7 @@ static int is_kept(const gd_buffer *b, int32_t slot) {
 typedef struct marked {
     int64_t ids;     /* how many ids were looked at */
     int64_t standby; /* rows among them that are on standby */
-    int64_t kept;
+    int64_t kept;    /* rows among them that are kept, or will be */
 } marked;
 
 /* Count the distinct rows of `ids` and mark them. most >= 0: stop as soon as it is known whether
@@ -117,6 +117,7 @@ static int mark(gd_buffer *b, const int64_t *ids, int64_t n, int64_t most, gd_ad
                 found->standby += b->references[slot] == 0;
             } else {
                 a->waits++;
+                found->kept += b->key[slot] == KEY_KEPT;
             }
             b->state[slot] |= SEEN;
         }
@@ -144,8 +145,9 @@ static int judge(gd_buffer *b, const int64_t *ids, int64_t n, int whole, gd_admi
     if (code == 0) {
         int64_t needed = a->hits + a->waits + a->loads - found.kept;
         int64_t usable = b->room.available - found.standby;
-        if (needed > b->slots - b->kept) {
-            a->deficit = needed - (b->slots - b->kept);
+        int64_t most = b->slots - b->kept - b->keeping;
+        if (needed > most) {
+            a->deficit = needed - most;
             code = -ENOSPC;
         } else if (whole && a->loads > usable) {
             a->deficit = a->loads - usable;
@@ -177,7 +179,9 @@ static unsigned code_at(const uint16_t *codes, int64_t i) { return codes ? codes
 
 /* Set what the row of a slot is ranked by. */
 static void rank(gd_buffer *b, const gd_ranking *r, int32_t slot, int64_t row, unsigned code) {
+    if (b->state[slot] == GD_LOADING && b->key[slot] == KEY_KEPT) return; /* `keeping` counts it */
     b->key[slot] = gd_key_of(r, row, code);
+    b->keeping += b->state[slot] == GD_LOADING && b->key[slot] == KEY_KEPT;
     if (b->code) b->code[slot] = (uint16_t)code;
 }
 
@@ -278,6 +282,7 @@ int gd_buffer_admit(gd_buffer *b, const gd_ranking *r, const int64_t *ids, const
             b->row_of[slot] = ids[i] + 1;
             b->references[slot] = 0;
             b->state[slot] = GD_LOADING;
+            b->key[slot] = KEY_AT_RELEASE;
             pending[pending_count++] = slot;
             load_rows[loads++] = ids[i];
         }
@@ -306,6 +311,7 @@ static void to_free(gd_buffer *b, int32_t slot) {
 static void let_go(gd_buffer *b, int32_t slot) {
     const int64_t key = b->key[slot];
     if (key == KEY_LEAVES) {
+        b->stats.evictions++;
         b->slot_of[b->row_of[slot] - 1] = 0;
         to_free(b, slot);
         return;
@@ -337,6 +343,7 @@ int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         const int32_t slot = slots[i];
         if (b->keeps || b->key[slot] == KEY_KEPT) {
+            b->keeping -= !b->keeps;
             b->references[slot] = 0;
             b->state[slot] = GD_KEPT;
             b->kept++;
@@ -355,6 +362,7 @@ int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n) {
         const int32_t slot = slots[i];
         b->slot_of[b->row_of[slot] - 1] = 0; /* the next lease of the row loads it again */
         b->row_of[slot] = 0;
+        b->keeping -= b->key[slot] == KEY_KEPT;
         if (b->references[slot] == 0) to_free(b, slot);
     }
     return 0;

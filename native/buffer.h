@@ -17,7 +17,8 @@ struct gd_buffer {
     int32_t *returned; /* a stack of free slots that were in use before; slots in [fresh, slots)
                           never were */
     int64_t returned_count, fresh;
-    int64_t kept; /* slots whose rows never leave them */
+    int64_t kept;    /* slots whose rows never leave them */
+    int64_t keeping; /* slots that load a row that will be kept */
     gd_standby *standby;
     gd_slotset let_go; /* slots that lose their last reference in a release */
     int64_t tick;

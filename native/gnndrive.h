@@ -382,7 +382,8 @@ typedef struct gd_ring_options {
                              its own timestamps, so that slat and clat can be told apart */
     int32_t gives_way;    /* 1: at most depth / 64 reads are in flight while *traffic is not 0 */
     int32_t *traffic; /* or NULL; rings that share it and do not give way count their jobs in it */
-    int64_t inflight_bytes; /* begin no read while so many bytes are in flight; 0: no limit */
+    int64_t inflight_bytes; /* begin no read while so many bytes of reads are in flight, and no
+                               write while so many of writes are; 0: no limit */
 } gd_ring_options;
 typedef struct gd_latency {
     gd_histogram slat; /* from preparing a request until the kernel has taken it */

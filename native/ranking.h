@@ -12,10 +12,10 @@
 /* A policy's key with one of these meanings is replaced by its neighbour. */
 static inline int64_t gd_key_of(const gd_ranking *r, int64_t row, unsigned code) {
     if (!r) return KEY_AT_RELEASE;
+    if (r->keep_from) return r->class_of[row] < r->keep_from ? KEY_LEAVES : KEY_KEPT;
     const unsigned known = r->window ? r->window->wanted[row] : code;
     const uint8_t mask = r->mask[known];
     const int64_t key = r->base[known] + (mask && r->class_of ? r->class_of[row] & mask : 0);
-    if (r->keep_from) return r->class_of[row] < r->keep_from ? KEY_LEAVES : KEY_KEPT;
     return key <= KEY_LEAVES ? KEY_LEAVES + 1 : key == KEY_KEPT ? key - 1 : key;
 }
 

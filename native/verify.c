@@ -2,6 +2,7 @@
  * buffer.c.
  */
 #include "buffer.h"
+#include "ranking.h"
 
 int32_t gd_buffer_slot_of(const gd_buffer *b, int64_t row) {
     return (uint64_t)row < (uint64_t)b->rows ? b->slot_of[row] - 1 : -1;
@@ -35,7 +36,7 @@ static int verify_slot(const gd_buffer *b, int32_t slot) {
 }
 
 int gd_buffer_verify(const gd_buffer *b) {
-    int64_t in_use = 0, mapped = 0, standby = 0, kept = 0;
+    int64_t in_use = 0, mapped = 0, standby = 0, kept = 0, keeping = 0;
     for (int64_t slot = 0; slot < b->slots; slot++) {
         int code = verify_slot(b, (int32_t)slot);
         if (code) return code;
@@ -44,6 +45,7 @@ int gd_buffer_verify(const gd_buffer *b) {
         mapped += b->row_of[slot] > 0;
         standby += gd_standby_holds(b->standby, (int32_t)slot);
         kept += b->state[slot] == GD_KEPT;
+        keeping += b->state[slot] == GD_LOADING && b->key[slot] == KEY_KEPT;
     }
     for (int64_t row = 0; row < b->rows; row++) {
         if (b->slot_of[row] < 0 || b->slot_of[row] > b->slots) return -8;
@@ -52,6 +54,6 @@ int gd_buffer_verify(const gd_buffer *b) {
     if (mapped != 0) return -9;
     if (in_use + gd_free_count(b) != b->slots) return -10;
     if (standby != gd_standby_count(b->standby)) return -11;
-    if (kept != b->kept) return -14;
+    if (kept != b->kept || keeping != b->keeping) return -14;
     return b->room.available == gd_free_count(b) + standby ? 0 : -12;
 }

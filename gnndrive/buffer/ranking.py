@@ -76,8 +76,7 @@ class Ranking:
         """See `FeatureBuffer.foresee`."""
 
     def keep_from(self, least: int) -> None:
-        """From the next admission on, rows of class `least` and above never leave, and the others
-        leave at their release. Only if the policy has a score."""
+        """See `SlotTable.keep_from`; only if the policy has a score."""
         raise AssertionError("rows have no classes")
 
     def together(self, indices: Sequence[int]) -> int | None:

@@ -160,8 +160,8 @@ class SlotTable(RowTable):
 
     def keep_from(self, least: int) -> None:
         """Rows of class `least` and above that are admitted from now on never leave their slots,
-        and the others leave them at their release, whatever the policy says. The caller sees to it
-        that the slots of the others hold any batch."""
+        and the others leave them at their release, whatever the policy says; 0: it decides. The
+        caller sees to it that the slots of the others hold any batch."""
         self._ranking.keep_from(least)
 
     def _used(self, codes: Codes | None) -> Any:

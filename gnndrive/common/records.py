@@ -321,7 +321,8 @@ class EngineSettings:
             way count their jobs; None: the engine shares none.
         gives_way: keep at most a 64th of depth in flight while another engine with the same
             `traffic` has jobs and does not give way.
-        inflight_bytes: uring starts no request while so many bytes are in flight; 0: no limit.
+        inflight_bytes: uring starts no read while so many bytes of reads are in flight, and no
+            write while so many of writes are; 0: no limit.
     """
 
     depth: int = 128

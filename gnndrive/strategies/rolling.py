@@ -22,6 +22,7 @@ from gnndrive.disk.tiers.rolled import (
     by_class,
     least_kept,
     rows_of_block,
+    spare_blocks,
 )
 from gnndrive.loader.arguments import preset
 from gnndrive.loader.assembly import Assembly
@@ -289,13 +290,12 @@ class _RollingPart:
         """See `Part`."""
         yield from AheadPart(self.planned, self.size).items(shape)
         planned, size, memory = self.planned, self.size, self.memory
-        most, tables = planned.most(size), planned.copied()
-        buffers = sum(
-            planned.block_rows(size, each, memory) * each.file.row_bytes for each in tables
-        )
-        parts = sum(planned.part_rows(each, memory) * each.file.row_bytes for each in tables)
-        why = f"blocks of {most} batches and of {SPARE} writes, and parts of the table"
-        nbytes = (most + SPARE) * buffers + PARTS * parts
+        most, tables, nbytes = planned.most(size), planned.copied(), 0
+        for each in tables:
+            block_bytes = planned.block_rows(size, each, memory) * each.file.row_bytes
+            nbytes += (most + spare_blocks(block_bytes)) * block_bytes
+            nbytes += PARTS * planned.part_rows(each, memory) * each.file.row_bytes
+        why = f"blocks of {most} batches and of writes, and parts of the table"
         yield from if_any(Item("copies", nbytes, why, life=Life.EPOCH, use=Use.READING))
         of_batches = self.planned.waiting(self.size) * DELTA_BYTES
         of_batches += (shape.queued + shape.extracted) * ID_BYTES
@@ -389,5 +389,5 @@ def _cold_rows(table: TablePlan, request: PlanRequest, known: Known) -> float | 
         return None
     of_trace = by_class(classes[trace.kept][trace.ids])
     of_batch = of_trace * (trace.wanted.mean() / max(of_trace.sum(), 1))
-    least = least_kept(by_class(classes), of_batch, table.slots, table.batch_rows_max)
+    least, _ = least_kept(by_class(classes), of_batch, table.slots)
     return float(of_batch[:least].sum())

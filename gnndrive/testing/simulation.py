@@ -259,7 +259,7 @@ class Simulation:
         if not places:
             return SlotTable(
                 file.row_count, slots, file.row_bytes, memory, tier, scenario.policy,
-                classes=scenario.classes, foreseen=scenario.foreseen,
+                scenario.group_rows_max, classes=scenario.classes, foreseen=scenario.foreseen,
                 ahead=scenario.ahead,
             )  # fmt: skip
         return PlaceTable(file.row_count, residents, places, slots, file.row_bytes, memory, tier)

@@ -220,7 +220,9 @@ class Model:
         loads = set(ids) - self.slot_of.keys()
         usable = len(self.slots_in(FREE)) + len(self.standby.keys() - hits)
         code = deficit = 0
-        needed, most = len(set(ids)) - len(kept), self.slots - len(self.slots_in(KEPT))
+        keeping = {s for s in self.slots_in(LOADING) if 0 < self.keep_from <= self.row_of[s]}
+        needed = len(set(ids)) - len(kept) - len(waits & keeping)
+        most = self.slots - len(self.slots_in(KEPT)) - len(keeping)
         if needed > most:
             code, deficit = -errno.ENOSPC, needed - most
         elif len(loads) > usable:
@@ -265,6 +267,7 @@ class Model:
         if self.keep_from:
             del self.slot_of[self.row_of.pop(slot)]
             self.state[slot] = FREE
+            self.counts["evictions"] += 1
             return
         self.moment += 1
         self.standby[slot] = (self.tick if key is None else key, self.moment)

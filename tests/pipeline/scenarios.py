@@ -47,7 +47,7 @@ PLACES: dict[str, Any] = {"places": 2, "residents": 60}
 AHEAD = Stages(4, 3, 8, 4)
 ROLLING: dict[str, Any] = {
     "superbatch": 5, "blocks": 12, "tiers": ("rolled", "disk"), "policy": Static(),
-    "classes": np.arange(200, dtype=np.uint8) % 7, "slots": 40,
+    "classes": np.arange(200, dtype=np.uint8) % 100, "slots": 48,
 }  # fmt: skip
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from gnndrive.common.errors import ReadError, StoreError
+from gnndrive.common.ffi import lib
 from gnndrive.common.io.direct_file import DirectReader
 from gnndrive.disk import block_file
 from gnndrive.disk.engines.simulated import Request, Simulated
-from gnndrive.disk.tiers.rolled import Rolled
+from gnndrive.disk.tiers.rolled import CLASSES, Rolled, least_kept
 from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation, _LimitedTrace
 from tests.pipeline.scenarios import (
     NOISE,
@@ -122,6 +123,38 @@ async def test_a_row_that_cannot_be_read_is_the_error_of_its_batch(wide, seeds, 
         assert held(delivered) == expected_nodes(scenario, seed)[:turn]
         assert isinstance(error, ReadError)
         await simulation.close()
+
+
+@pytest.mark.parametrize(
+    ("used", "slots", "most", "found"),
+    [
+        (10, 400, 0, (9, True)),  # 200 rows stay, two batches have 160 others
+        (10, 400, 300, (10, False)),  # so much for the largest batch: the policy uses it better
+        (10, 150, 0, (CLASSES, True)),
+        (1, 900, 0, (2, False)),  # all rows are alike
+    ],
+)
+def test_which_rows_stay(used, slots, most, found):
+    """Of 1,000 rows, in so many classes; a batch has every tenth."""
+    of_table = np.zeros(CLASSES, np.int64)
+    of_table[1 : used + 1] = 1000 // used
+    assert least_kept(of_table, of_table // 10, slots, most) == found
+
+
+@in_virtual_loop
+async def test_rows_of_high_classes_stay(wide):
+    kept = set()
+    for seed in range(4):
+        simulation = Simulation(Scenario(wide, batches=16, **ROLLING), seed)
+        _, error = await run_one(simulation)
+        handle, tier = simulation.table.handle, rolled_of(simulation)
+        states = [lib.gd_buffer_state_of(handle, slot) for slot in range(simulation.table.slots)]
+        slots = [slot for slot, state in enumerate(states) if state == lib.GD_KEPT]
+        assert error is None
+        assert bool(slots) is tier.keeps
+        kept |= {tier.classes[lib.gd_buffer_row_of(handle, slot)] for slot in slots}
+        await simulation.close()
+    assert min(kept) > 80
 
 
 @in_virtual_loop

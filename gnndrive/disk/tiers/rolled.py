@@ -5,9 +5,9 @@ batches are sampled ahead, one pass over the table copies the rows of all of the
 its rows, in the order of their numbers, in blocks of a file without a name (`BlockFile`), and a
 fetch reads long stretches of them. When a batch has released its slots, its blocks are used again.
 
-Rows that stay in the feature buffer need no copy: those of high classes, which leave last, once a
-batch had them. What a fetch does not find among the copies comes from the tier below, so a wrong
-guess costs time only. The laws:
+Rows that stay in the feature buffer need no copy: those of high classes, once a batch had them.
+What a fetch does not find among the copies comes from the tier below, so a wrong guess costs time
+only. The laws:
 
 - a block is read only after all writes of its pass have ended;
 - a block is used again only after its batch was released and each fetch from it has ended;
@@ -27,7 +27,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from math import gcd
 from pathlib import Path
 from typing import Any, Self
@@ -45,16 +44,17 @@ from gnndrive.disk.read_job import ReadJob
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 
 PART_BYTES = 8 << 20  # of the table, read at once
-PARTS = 3  # two are read while the rows of another are copied
+PARTS = 2  # one is read while the rows of another are copied
 BLOCK_BYTES = 1 << 18  # longer writes are not faster
-SPARE = 96  # buffers that are being written, beside one for each batch
+SPARE = 96  # blocks that are being written, beside one for each batch, if they are no longer
 GROW = 256  # blocks
 GUESS = 8  # rows of a fetch that tell which batch it is for
 CLASSES = 256
 COUNTED = 1 << 20  # classes at once
 # While rows of one batch are read, those of another are gathered; and other batches may have more
-# cold rows than the first one.
-BATCHES_HELD = 2 * 1.1
+# cold rows than the first one. If the policy decides what stays, a third batch takes slots.
+BATCHES_HELD, BATCHES_BESIDE = 2 * 1.1, 3 * 1.1
+UNUSED = 1.25  # if so many times the slots that batches need are left, the policy uses them better
 
 Run = Callable[..., Awaitable[Any]]
 """Calls a function that blocks in another thread; see `Workers.run`."""
@@ -91,13 +91,28 @@ def by_class(classes: npt.NDArray[np.uint8]) -> Int64Array:
     return counted
 
 
-def least_kept(of_table: Int64Array, of_batch: npt.NDArray[Any], slots: int, most: int) -> int:
-    """The least class of which all rows stay in a feature buffer with so many slots, if a batch has
-    at most `most` rows; `CLASSES`: no row stays. Both arrays are as of `by_class`."""
+def spare_blocks(block_bytes: int) -> int:
+    """How many blocks may be being written, beside one for each batch."""
+    return max(min(SPARE, SPARE * BLOCK_BYTES // block_bytes), 2)
+
+
+def least_kept(
+    of_table: Int64Array, of_batch: npt.NDArray[Any], slots: int, most: int = 0
+) -> tuple[int, bool]:
+    """The least class of which all rows stay in a feature buffer with so many slots, `CLASSES` if
+    no row stays; and whether no other rows need stay, if a batch has at most `most` rows. Both
+    arrays are as of `by_class`."""
     below = np.concatenate([[0], np.cumsum(of_batch)])
     above = of_table.sum() - np.concatenate([[0], np.cumsum(of_table)])
-    fits = above + np.maximum(BATCHES_HELD * below, most) <= slots
-    return int(np.argmax(fits)) if fits.any() else CLASSES
+
+    def least(needed: npt.NDArray[Any]) -> int:
+        fits = above + needed <= slots
+        return int(np.argmax(fits)) if fits.any() else CLASSES
+
+    alone = least(np.maximum(BATCHES_HELD * below, most))
+    if slots - above[alone] <= UNUSED * BATCHES_HELD * below[alone]:
+        return alone, True
+    return least(BATCHES_BESIDE * below), False
 
 
 @dataclass(eq=False)
@@ -127,6 +142,7 @@ class Rolled(Tier):
 
     Attributes:
         threshold: rows of this class and above stay in the feature buffer; None: see `keep`.
+        keeps: whether these are to be kept for good, and no others (`SlotTable.keep_from`).
         found_rows, other_rows: rows of batches with copies that were fetched from these, and from
             below.
     """
@@ -138,7 +154,11 @@ class Rolled(Tier):
         settings: RolledSettings, gap_bytes: int = 0,
     ) -> None:  # fmt: skip
         self.path, self.table, self.engine, self._below = below.path, table, engine, below
-        self.classes, self.threshold = classes, None if classes is not None else 0
+        self.classes, self.threshold, self.keeps = (
+            classes,
+            None if classes is not None else 0,
+            False,
+        )
         self._choosing = threading.Lock()
         self._seen = np.zeros(-(-table.row_count // 8), np.uint8)
         self._settings, self.rows, self._gap = settings, settings.block_rows, gap_bytes
@@ -171,14 +191,15 @@ class Rolled(Tier):
     # ---- which rows are copied
 
     def keep(self, rows: Int64Array, slots: int, most: int) -> None:
-        """Choose the threshold, once, by the rows of a batch (int64 [n]), for a feature buffer with
-        so many slots, if a batch has at most `most` rows. In any thread."""
+        """Choose the threshold, once an epoch, by the rows of a batch (int64 [n]), for a feature
+        buffer with so many slots, if a batch has at most `most` rows. In any thread."""
         with self._choosing:
             if self.threshold is not None:
                 return
             assert self.classes is not None
-            kept = by_class(self.classes), by_class(self.classes[rows])
-            self.threshold = least_kept(*kept, slots, most)
+            of_batch = by_class(self.classes[np.unique(rows)])
+            chosen = least_kept(by_class(self.classes), of_batch, slots, most)
+            self.threshold, self.keeps = chosen
 
     def missed(self, rows: Int64Array) -> Deltas:
         """Those of a batch's rows (int64 [n], each once) that it will miss. In any thread."""
@@ -225,6 +246,7 @@ class Rolled(Tier):
         for index in list(self._copies):
             self.give(index)
         self._over = True
+        self.threshold = None if self.classes is not None else 0
         self._free_unused()
 
     def fetch_ended(self, copies: _Copies) -> None:
@@ -261,6 +283,11 @@ class Rolled(Tier):
                 self._settings.folder, self.table.row_bytes, self.rows, self._gap
             )
         return self._file
+
+    @property
+    def copies(self) -> bool:
+        """Whether the rows of a batch can be copied at all."""
+        return self.classes is not None and self._most > 0
 
     @property
     def full(self) -> bool:
@@ -387,7 +414,8 @@ class _Pass:
     def __init__(self, tier: Rolled, run: Run, batches: Mapping[int, Deltas]) -> None:
         self._tier, self._run, self._batches = tier, run, batches
         self._blocks: list[list[int]] = [[] for _ in batches]
-        self._memory = tier.buffers(len(batches) + SPARE)
+        self._spares = spare_blocks(tier.file.block_bytes)
+        self._memory = tier.buffers(len(batches) + self._spares)
         self._spare = list(range(len(self._memory)))
         self._writes: dict[asyncio.Task[None], ReadJob] = {}
         self._ended = asyncio.Event()
@@ -424,21 +452,17 @@ class _Pass:
                 into = memory[first // count % PARTS]
                 return reader.read(start, rows * table.row_bytes, into), first, rows
 
-            reads = (
-                asyncio.ensure_future(self._run(read, first))
-                for first in range(0, table.row_count, count)
-            )
-            begun = deque(islice(reads, PARTS - 1))
+            begun = asyncio.ensure_future(self._run(read, 0))
             try:
-                while begun:
-                    part = await begun[0]
-                    begun.popleft()
-                    begun.extend(islice(reads, 1))
+                for first in range(0, table.row_count, count):
+                    part = await begun
                     self._tier.bytes_read += part[2] * table.row_bytes
+                    if first + count < table.row_count:
+                        begun = asyncio.ensure_future(self._run(read, first + count))
                     yield part
             finally:
                 reader.stop()
-                await _end_of(list(begun))
+                await _end_of([begun])
 
     async def _copy(self, part: Bytes, first: int, count: int) -> None:
         """Copy the rows of a part to buffers, and write those that are full."""
@@ -451,7 +475,7 @@ class _Pass:
             await self._write(full)
             if done:
                 return
-            await self._written(SPARE // 2)  # together, since each wait takes turns of the loop
+            await self._written(self._spares // 2)  # at once: each wait takes turns of the loop
 
     async def _write(self, full: npt.NDArray[Any]) -> None:
         """Begin to write buffers, each to a block."""

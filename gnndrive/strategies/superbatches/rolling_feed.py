@@ -45,6 +45,7 @@ class RollingFeed(AheadFeed):
         self._tables: dict[str, tuple[SlotTable, Rolled]] = {}  # whose rows are copied
         self._missed: dict[int, Mapping[str, Deltas]] = {}  # by batch
         self._damaged: set[str] = set()  # tables that a pass could not read, or copies not be kept
+        self._left_out: set[str] = set()  # tables of which the last pass copied no row
         self._warned = False
         self._begun = asyncio.Event()  # the epoch's first batch was loaded
 
@@ -55,7 +56,7 @@ class RollingFeed(AheadFeed):
             tier = table.tier
             if not isinstance(table, SlotTable) or not isinstance(tier, Rolled) or table.keeps:
                 continue
-            if tier.classes is not None:
+            if tier.copies:
                 self._tables[name] = table, tier
         return [*super().stages(epoch), self._copy_all(epoch)]
 
@@ -83,6 +84,12 @@ class RollingFeed(AheadFeed):
             missed[name] = tier.missed(rows[name])
         self._missed[index] = missed
 
+    async def _inspect(self, epoch: Epoch, number: int) -> Superbatch:
+        """See `AheadFeed._inspect`; the first batch must not wait for samples of later ones."""
+        if number:
+            await self._begun.wait()
+        return await super()._inspect(epoch, number)
+
     async def _copy_all(self, epoch: Epoch) -> None:
         """Have the rows of superbatch after superbatch copied."""
         while True:
@@ -90,7 +97,6 @@ class RollingFeed(AheadFeed):
             indices = range(superbatch.first, superbatch.end)
             missed = {index: self._missed.pop(index) for index in indices if index in self._missed}
             if superbatch.first > epoch.inputs.first:
-                await self._begun.wait()  # the first pass must not slow it down
                 await self._copy(epoch, missed)
             await self._ready.put(superbatch)
             if superbatch.last:
@@ -101,10 +107,13 @@ class RollingFeed(AheadFeed):
             deltas = {index: each[name] for index, each in missed.items()}
             counts = [count for _, count in deltas.values()]
             if name in self._damaged or not self._source.pays(table, counts):
+                self._left_out.add(name)
                 continue
             try:
                 await tier.copy(epoch.workers.run, deltas)
+                self._left_out.discard(name)
             except (GNNDriveError, MemoryError, RuntimeWarning) as error:
+                self._left_out.add(name)
                 if not tier.full:  # else there may be room for fewer batches
                     self._damaged.add(name)
                 self._warn(error)
@@ -122,8 +131,8 @@ class RollingFeed(AheadFeed):
             )
 
     async def _replay(self, epoch: Epoch, superbatch: Superbatch, index: int) -> None:
-        for table, tier in self._tables.values():
+        for name, (table, tier) in self._tables.items():
             assert tier.threshold is not None
-            table.keep_from(tier.threshold)
+            table.keep_from(tier.threshold if tier.keeps and name not in self._left_out else 0)
             tier.expect(index)
         await super()._replay(epoch, superbatch, index)
