@@ -41,7 +41,7 @@ import _script
 import torch
 from _limits import Cgroup, limited
 from _script import Phases, listed, names
-from epoch import MAPPED, SEED, load_epoch
+from epoch import SEED, load_epoch
 
 import gnndrive
 from gnndrive.cli.commands.loader_options import placed
@@ -50,7 +50,7 @@ from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import DiskCost
 
 BESIDE = 550_000_000  # of the limit, for Python, torch and their libraries
-DRAWS, REPLAYS, ROLLS = "gnndrive", "diskgnn", "rolling"
+LOADERS = DRAWS, REPLAYS, ROLLS, MAPPED = "gnndrive", "diskgnn", "rolling", "pyg+"
 MAPPED_BATCHES = 12
 COUNTERS = ("requests", "bytes_read", "bytes_wanted", "bytes_written", "rows_loaded")
 
@@ -234,13 +234,13 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--orders", type=names, default=["sets"])
     parser.add_argument("--hand", default="buffer=820MB,topology=resident,samplers=1")
     parser.add_argument("--out", help="folder for the packs; default: STORE.packs")
-    parser.add_argument("--worker", choices=["pack", DRAWS, REPLAYS, ROLLS], help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=["pack", *LOADERS], help=argparse.SUPPRESS)
     parser.add_argument("--order", help=argparse.SUPPRESS)
     parser.add_argument("--segment", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--pack", help=argparse.SUPPRESS)
     options = parser.parse_args(given)
     options.given = given
-    _script.check_names(parser, "loader", options.loaders, (DRAWS, REPLAYS, ROLLS))
+    _script.check_names(parser, "loader", options.loaders, LOADERS)
     limit = parse_size(options.memory_limit, "--memory-limit")
     options.memory = options.memory or limit - BESIDE
     options.out = options.out or f"{Path(options.store)}.packs"
