@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gnndrive
-from gnndrive import HGTLoader, Labor, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive import ConfigError, HGTLoader, Labor, LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.disk.tiers.rolled import Rolled
 from gnndrive.sampling.trace import Trace
 from gnndrive.strategies.rolling import _LoaderRolling
@@ -89,3 +89,14 @@ def test_the_batches_are_those_of_gnndrive(stores, kind, monkeypatch, stack):
         request = rest._assembly().request()
         assert 0 < most <= request.ahead.record_bytes(request.planned)
     assert found_rows(first) + found_rows(rest) > 0 or not arguments.get("num_neighbors", True)
+
+
+@pytest.mark.parametrize("form", [(600, 2, 2), (600,)])
+def test_labels_that_cannot_be_recorded(stores, form, stack):
+    labels = torch.zeros(form, dtype=torch.bfloat16 if len(form) == 1 else None)
+    given = LINK | {"edge_label_index": WRITES, "edge_label": labels, "batch_size": 3}
+    loader = stack.enter_context(
+        LinkNeighborLoader(stores[True], **moved(given | {"strategy": "ginex", "buffer": "1MB"}))
+    )
+    with pytest.raises(ConfigError, match="give one or two dimensions, and float32"):
+        next(iter(loader))

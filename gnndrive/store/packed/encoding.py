@@ -133,11 +133,14 @@ def _metadata_sections(metadata: Any, of_edges: bool) -> Iterator[Section]:
         if value is None:
             yield Section(f"metadata/{place}", "int64", "int64")
             continue
-        if not isinstance(value, torch.Tensor) or not 1 <= value.dim() <= 2:
+        if not isinstance(value, torch.Tensor) or not value.dim():
             raise _refused(f"its metadata have a {type(value).__name__} of another form")
         delivered = dtype_name(value.dtype)
-        if delivered == "bfloat16":
-            raise _refused("labels of its edges are bfloat16: give float32")
+        if delivered == "bfloat16" or value.dim() > 2:
+            raise ConfigError(
+                f"a sample cannot be recorded: edge_label= is {list(value.shape)} of {delivered}: "
+                "give one or two dimensions, and float32 in place of bfloat16"
+            )
         shape = (-1,) if value.dim() == 1 else (-1, value.size(1))
         if is_index and len(metadata) == _BINARY:
             shape = (2, -1)
