@@ -28,10 +28,12 @@ from gnndrive.loader.arguments import preset
 from gnndrive.loader.assembly import Assembly
 from gnndrive.pipeline.epoch import Feed
 from gnndrive.plan.costs import (
+    ADMISSION,
     COPIES,
     DISK,
     HAND_OVER,
     PROCESSORS,
+    RANK_ROW_S,
     RECORDS,
     WRITTEN,
     Disk,
@@ -350,10 +352,10 @@ def _cost(
     sizes = list(planned.sizes(request.planned))
     written = float(batches * planned.record_bytes(request.planned))
     loads, more = dict[str, Loads](), dict.fromkeys((DISK, RECORDS, PROCESSORS), 0.0)
-    more[HAND_OVER] = loading.pace * BATCH_S
+    more |= {HAND_OVER: loading.pace * BATCH_S, ADMISSION: 0.0}
     passes_s = [0.0] * len(sizes)
     for table in plan.tables:
-        cold = _cold_rows(table, request, known)
+        cold, alone = _cold_rows(table, request, known)
         if cold is None:
             loads[table.name] = predicted.loads(table)
             continue
@@ -365,6 +367,10 @@ def _cost(
         for k in paid:
             passes_s[k] += scan_s + sizes[k] * max(write_s, copy_s)
         share = sum(sizes[k] for k in paid) / batches
+        if alone:  # the rows that stay have no standby keys
+            ranks_s = share * loading.pace * RANK_ROW_S * loading.counts(table)[0]
+            more[ADMISSION] -= ranks_s
+            more[PROCESSORS] -= ranks_s / processors()
         written += share * batches * nbytes
         more[DISK] += share * (disk.long_reads(nbytes) - disk.seconds(cold, rows, row_bytes))
         more[RECORDS] += len(paid) / batches * scan_s + share * write_s
@@ -381,13 +387,14 @@ def _cost(
     return StrategyCost(name, seconds, known.batches, share), written
 
 
-def _cold_rows(table: TablePlan, request: PlanRequest, known: Known) -> float | None:
-    """Rows of a table that a batch will miss; None: it is not copied, or nothing is known."""
+def _cold_rows(table: TablePlan, request: PlanRequest, known: Known) -> tuple[float | None, bool]:
+    """Rows of a table that a batch will miss, and whether no others stay (`Rolled.keeps`); None: it
+    is not copied, or nothing is known."""
     trace, score = known.traces.get(table.name), find("policies", request.policy).score
     classes = None if score is None else known.classes_of(score, table.name)
     if table.slots >= table.rows or trace is None or classes is None:
-        return None
+        return None, False
     of_trace = by_class(classes[trace.kept][trace.ids])
     of_batch = of_trace * (trace.wanted.mean() / max(of_trace.sum(), 1))
-    least, _ = least_kept(by_class(classes), of_batch, table.slots)
-    return float(of_batch[:least].sum())
+    least, alone = least_kept(by_class(classes), of_batch, table.slots, table.batch_rows_max)
+    return float(of_batch[:least].sum()), alone

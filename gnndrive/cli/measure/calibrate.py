@@ -7,8 +7,8 @@ read planner bridges a gap when reading it costs less than another request. A re
 a line only roughly, so every point is kept beside the two constants, and `gnndrive info` prints how
 far the points lie from the line.
 
-Then it writes over the blocks of a file without a name, while it reads the array in order, because
-strategies that write do both at once. What the reads take by the line counts as theirs.
+Then it reads the array in order, and once more while it writes over the blocks of a file without a
+name, because strategies that write do both at once. What reads take alone counts as theirs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def calibrate(
         raise not_writable(store, "no permission")
     points = measure_points(store, depth, ioengine, progress, reads)
     cost = cost_of(points, store, depth, ioengine)
-    cost = replace(cost, write_byte_s=measure_writes(store, cost, ioengine, reads))
+    cost = replace(cost, write_byte_s=measure_writes(store, ioengine, reads))
     save_calibration(store, cost)
     return cost
 
@@ -131,7 +131,7 @@ def measure_points(
     return tuple(points[WARM_UP_POINTS:])
 
 
-def measure_writes(store: Store, cost: DiskCost, ioengine: str, reads: int | None) -> float | None:
+def measure_writes(store: Store, ioengine: str, reads: int | None) -> float | None:
     """Seconds of a written byte; see the module. None: the disk is too full."""
     blocks = WRITTEN_BLOCKS if reads is None else reads
     path = _largest(store).path
@@ -154,12 +154,13 @@ def measure_writes(store: Store, cost: DiskCost, ioengine: str, reads: int | Non
         drive([writes(range(1))], ioengine, settings)  # the first write of a block takes longer
         found = []
         for _ in range(ROUNDS):
-            numbers = block_numbers(options, block_count(options), reads, 0)
-            sources = [planned(array, numbers), writes(count() if reads is None else range(1))]
+            numbers = [block_numbers(options, block_count(options), reads, 0) for _ in range(2)]
             runtime_s = SECONDS_A_POINT if reads is None else None
+            alone = drive([planned(array, numbers[0])], ioengine, settings, runtime_s)
+            sources = [planned(array, numbers[1]), writes(count() if reads is None else range(1))]
             driven = drive(sources, ioengine, settings, runtime_s)
             read, written = driven.rows_of
-            left_s = driven.runtime_s - cost.seconds(read, read * nbytes)
+            left_s = driven.runtime_s - read * alone.runtime_s / max(alone.rows_of[0], 1)
             found.append(max(left_s, 0.0) / max(written * LONG_BYTES, 1))
         return median(found)
     except StoreError:
