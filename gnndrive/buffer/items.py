@@ -82,14 +82,15 @@ class DeviceMemory:
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
-        if not shape.on_device:
+        if not shape.delivers:
             return
-        yield Item(
+        staging = Item(
             "pinned staging", self.pinned_bytes, "for rows on their way to the device",
             life=Life.EPOCH, during=Phase.EXTRACTION, use=Use.READING,
         )  # fmt: skip
+        yield from if_any(staging)
         copied = shape.batch_bytes + ALIAS_BYTES * shape.entries
         why = "of two batches without features, rounded up by torch"
         yield from if_any(Item("pinned copies", self.pinned_per_byte * copied, why, life=Life.KEPT))
-        why = "to put rows in order"
-        yield from if_any(Item("scratch", self.scratch_bytes, why, on_device=True, use=Use.READING))
+        scratch, why = self.scratch_bytes * shape.on_device, "to put rows in order"
+        yield from if_any(Item("scratch", scratch, why, on_device=True, use=Use.READING))

@@ -146,7 +146,8 @@ class Shape:
         queued: groups whose samples can be alive at once.
         extracted: groups that can be extracted at once, each with its lease.
         samplers: sampling threads.
-        on_device: whether slots and live batches are in the memory of a device.
+        on_device: whether slots are in the memory of a device.
+        delivers: whether live batches are.
         looks_ahead: whether the policy needs to know the rows' next uses.
         foreseen_rows: rows of the tables whose next uses are known of many batches.
         apart: whether many batches are sampled before the feature buffer is made; the adjacency is
@@ -167,6 +168,7 @@ class Shape:
     extracted: int
     samplers: int
     on_device: bool = False
+    delivers: bool = False
     looks_ahead: bool = False
     foreseen_rows: int = 0
     apart: bool = False

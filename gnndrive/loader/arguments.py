@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from torch_geometric.sampler import NumNeighbors
 
 from gnndrive.buffer.devices import choose as choose_device
+from gnndrive.buffer.devices.base import Device
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.common.names import Arguments, did_you_mean
@@ -100,7 +101,12 @@ def named_folder(argument: str, named: Any, within: Path, remedy: str) -> Path:
 def checked_device(device: Any, memory: str | int | None) -> tuple[Any, torch.device | None]:
     """Check `device=` and `device_memory=`; the device plug-in, and the torch.device or None."""
     plugin, where = choose_device(device)
-    if memory is not None and find("devices", plugin).free_bytes(where) is None:
+    if memory is None:
+        return plugin, where
+    kind: type[Device] = find("devices", plugin)
+    if size_or_none(memory, "device_memory") == 0 and (slots := kind.host_slots()) is not None:
+        return slots, where
+    if kind.free_bytes(where) is None:
         raise ConfigError("device_memory= is for a GPU: give memory= or buffer= for the host")
     return plugin, where
 
@@ -291,7 +297,7 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
 def checked_own(given: dict[str, Any]) -> dict[str, Any]:
     """Check the values of `OWN_ARGUMENTS`, except `device`, `feature_dtype`, `strategy`, `sampling`
     and `tuning`; whole numbers as int."""
-    for name in ("memory", "buffer", "device_memory"):
+    for name in ("memory", "buffer"):
         if given[name] is not None:
             parse_size(given[name], name)
     checked_ranks(given["ranks"])

@@ -16,7 +16,13 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import local_ranks
-from gnndrive.common.memory import format_size, given_size, is_share, process_memory
+from gnndrive.common.memory import (
+    format_size,
+    given_size,
+    is_share,
+    process_memory,
+    size_or_none,
+)
 from gnndrive.common.plugins import find, name_of
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
@@ -327,7 +333,7 @@ class Assembly:
             ),
             memory=self._size("memory"),
             buffer=self._size("buffer"),
-            device_memory=self._size("device_memory"),
+            device_memory=size_or_none(own["device_memory"] or 0, "device_memory") or None,
             topologies=Topologies(
                 topologies,
                 graph_sizes(self.collate.store),

@@ -19,7 +19,7 @@ from torch_geometric.data.lightning import LightningNodeData as PyGNodeData
 from torch_geometric.data.lightning.datamodule import LightningDataModule
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import format_size, given_size, parse_size
+from gnndrive.common.memory import format_size, parse_size, size_or_none
 from gnndrive.host.connect import opened
 from gnndrive.loader.arguments import OWN_ARGUMENTS, refuse_old_names, refuse_own
 from gnndrive.loader.assembly import Assembly
@@ -250,9 +250,9 @@ def _none_left(assembly: Assembly, done: int, seed: int | None, epoch: int) -> b
 def _divide(name: str, total: Any, for_val: Any) -> tuple[int | None, int | None]:
     """Bytes for training and for validation, which run side by side: of `total`, the argument of
     that name, and validation's in `eval_loader_kwargs`; None: not given."""
-    val = given_size(for_val, name)
-    if total is None:
-        return None, val
+    val = None if for_val is None else size_or_none(for_val, name)
+    if total in (None, 0, "0"):
+        return total, total if val is None else val
     whole = parse_size(total, name)
     val = whole // _VAL_SHARE if val is None else val
     if val >= whole:

@@ -85,10 +85,10 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             `device_memory` leaves; without `memory`, a quarter of the available host memory.
         device: where the feature buffer and the batches live: "cpu", "cuda", "cuda:1", a
             torch.device, or a device plug-in's name or class.
-        device_memory: the GPU memory that loading may use. None: the first batches go through a
-            small buffer while the loader measures what training uses; the rest goes through a
-            large one. With in_order=False, or a strategy that samples inside windows: half of the
-            free GPU memory.
+        device_memory: the GPU memory that loading may use. 0: the feature buffer is in host memory,
+            and the GPU's has two batches. None: the first batches go through a small buffer while
+            the loader measures what training uses; the rest goes through a large one. With
+            in_order=False, or a strategy that samples inside windows: half of the free GPU memory.
         feature_dtype: the floating dtype in which x is delivered, such as "float32"; x is converted
             on the device. int8 features are multiplied by the node attribute `x_scale` if there is
             one. None: the dtype of the store.

@@ -140,7 +140,7 @@ class Plan:
         lines: the uses of host memory, the feature buffer first.
         tables: the feature buffer's share of each table.
         memory, device_memory: the user's budgets in bytes; None: there is none.
-        device_lines: the uses of the device's memory; empty: the buffer is in host memory.
+        device_lines: the uses of the device's memory; empty: batches are in host memory.
         fetched: names of the arrays that are read as batches need them, for want of memory.
         levels: texts that say where a batch's rows come from, or what the loader takes of a disk.
         disk_bytes: the most bytes of disk that a live iterator takes.
@@ -187,6 +187,11 @@ class Plan:
     def holds_everything(self) -> bool:
         """Whether the buffer has a slot for every row of every table."""
         return all(table.slots >= table.rows for table in self.tables)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the feature buffer's slots are in the device's memory."""
+        return any(line.use is Use.FEATURES for line in self.device_lines)
 
     @property
     def host_bytes(self) -> int:
@@ -250,7 +255,9 @@ class Plan:
     def _with_device(self, host: list[str], device: list[str]) -> str:
         """A text of the lines of host and device, and what is printed below them."""
         if device:
-            device.insert(0, f"on the device{'' if self.ranks == 1 else ' of each rank'}")
+            of_ranks = "" if self.ranks == 1 else " of each rank"
+            without = "" if self.on_device else ", without the feature buffer (device_memory=0)"
+            device.insert(0, f"on the device{of_ranks}{without}")
         return "\n".join([*host, *device, *self.levels])
 
     def _in_service(self, item: Item) -> bool:

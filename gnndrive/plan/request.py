@@ -173,7 +173,9 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     pointers = sum(each.index_pointer_bytes for each in request.topologies.sizes)
     labels = sum(map(kept_bytes, store.all_nodes()))
     return Planner(
-        replace(shape, on_device=on_device, shared=shared, graphs=graphs),
+        replace(
+            shape, on_device=on_device, delivers=device.delivers, shared=shared, graphs=graphs
+        ),
         (
             *loader_parts(
                 SlotTables(0 if policy.score is None else of_nodes),
@@ -304,7 +306,7 @@ def _budget(request: PlanRequest, shape: Shape, scratch_bytes: int) -> tuple[Bud
     """What limits the plan, and whether the device's memory is for a warm-up."""
     budget = Budget(request.memory, request.buffer, served=request.served)
     plugin, where = request.device
-    if request.device_memory is not None:
+    if request.device_memory:
         why = "because live batches leave that much of device_memory="
         given = request.device_memory
         return replace(budget, device_memory=given, device_given=True, device_why=why), False

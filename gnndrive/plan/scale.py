@@ -147,7 +147,7 @@ def _exchange(
         costs.NET: net_s,
         costs.GATHER: None if gather_s is None else gather_s * (2 - 1 / hosts),
     }
-    memory = plan.host_bytes + (0 if plan.device_lines else arriving)
+    memory = plan.host_bytes + (0 if plan.on_device else arriving)
     return Layout(EXCHANGE, memory, disk_bytes, received, seconds)
 
 

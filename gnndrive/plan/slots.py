@@ -111,8 +111,8 @@ def _no_room(
         return (
             f"{budget.said('device_memory')} leaves no room for a feature buffer on the device, "
             f"because two live batches take up to {format_size(live)}: give "
-            f'device_memory="{least}", free some of the device\'s memory, or give a smaller '
-            "batch_size or num_neighbors"
+            f'device_memory="{least}", free some of the device\'s memory, give device_memory=0 '
+            "to have the buffer in host memory, or give a smaller batch_size or num_neighbors"
         )
     if budget.memory is not None:
         host = [item for item in items if not item.on_device]
@@ -184,12 +184,12 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
     tables = [_for_one_batch(each) for each in plan.tables]
     rows_bytes = sum(each.slots * each.row_bytes for each in tables)
     slot_table_bytes = plan.slot_table_bytes * sum(each.slots for each in tables if not each.places)
-    own = slot_table_bytes + (0 if plan.device_lines else rows_bytes)
+    own = slot_table_bytes + (0 if plan.on_device else rows_bytes)
     host = plan.epoch_bytes + plan.buffers * own
     if plan.memory is not None:
         left = plan.memory - plan.host_bytes - others * host
         _check_room(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
-    if not plan.device_lines:
+    if not plan.on_device:
         return tables
     device = rows_bytes + plan.live_device_bytes
     if plan.device_memory is None:

@@ -38,13 +38,13 @@ class LiveBatches:
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
         whole = shape.whole_batch_bytes
-        here = shape.batch_bytes if shape.on_device else whole
+        here = shape.batch_bytes if shape.delivers else whole
         nbytes = 2 * here + MAKING_EDGE_BYTES * shape.edges
-        why = LIVE_WITHOUT_FEATURES if shape.on_device else LIVE
+        why = LIVE_WITHOUT_FEATURES if shape.delivers else LIVE
         if shape.group > 1:
             why = f"two groups of {shape.group}, one in use, one ready"
         yield Item("live batches", nbytes, why, life=Life.KEPT, argument=BATCH_SIZE)
-        if shape.on_device:
+        if shape.delivers:
             yield Item("live batches", 2 * whole, LIVE, life=Life.KEPT, on_device=True)
 
 

@@ -88,11 +88,10 @@ class PyGPlus(Strategy):
             raise ConfigError(f"threads={asked!r}: give at most {THREADS_MAX}, or 'auto'")
         if self.advise not in ("auto", *ADVICE):
             raise ConfigError(f"advise={self.advise!r}: give 'random', 'normal' or 'auto'")
-        plugin, where = assembly.device
-        if find("devices", plugin).free_bytes(where) is not None:
+        if find("devices", assembly.device[0]).delivers:
             raise ConfigError(
-                f"strategy={self.name!r} makes batches in host memory: leave device= out, and move "
-                "each with batch.to(device)"
+                f"strategy={self.name!r} makes batches in host memory: leave device= and "
+                "device_memory= out, and move each with batch.to(device)"
             )
         given, default = assembly.own, flat(OWN_ARGUMENTS)
         topology = given["topology"]

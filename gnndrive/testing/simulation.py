@@ -23,7 +23,7 @@ import torch
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.devices.host import Host
-from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedHostSlots
 from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
 from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.buffer.policies.base import Policy
@@ -160,7 +160,8 @@ class Scenario:
         part_rows: rows of a part of an admission, see `FeatureBuffer`; 0: the seed chooses 1 row, 4
             rows, or more rows than any sweep has.
         together: samples of a round, see `Epoch`.
-        device: where the buffer lives: "host" or "simulated-cuda".
+        device: where the buffer lives: "host", "simulated-cuda", or beside the latter on the host:
+            "simulated-host-slots".
         places: how many batches have places in the buffer at once (`PlaceTable`); 0: each row has a
             slot of its own (`SlotTable`).
         residents: beside places, how many of the file's first rows never leave the buffer.
@@ -236,8 +237,9 @@ class Simulation:
         longest = 4096 + file.row_bytes if scenario.blocks is None else SWEEP_BLOCK_BYTES
         self.engine = Simulated(EngineSettings(scenario.depth, longest, seed, scenario.faults))
         self.layout = TableLayout(file, extent_bytes_max=4096, repeats=bool(scenario.places))
-        cuda = scenario.device == SimulatedCuda.name
-        self.device: Device = SimulatedCuda(seed=seed) if cuda else Host()
+        simulated = {kind.name: kind for kind in (SimulatedCuda, SimulatedHostSlots)}
+        cuda = simulated.get(scenario.device)
+        self.device: Device = Host() if cuda is None else cuda(seed)
         self.table = self._make_table(scenario)
         part_rows = scenario.part_rows or (4, 1, 1 << 17)[seed % 3]
         self.buffer = FeatureBuffer({"x": self.table}, part_rows)

@@ -12,7 +12,7 @@ import torch
 
 from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.buffer.devices._options import MoveOptions
-from gnndrive.buffer.devices.cuda import Cuda, TorchDriver
+from gnndrive.buffer.devices.cuda import Cuda, CudaHostSlots, TorchDriver
 from tests.loader.conftest import data, make, store
 
 __all__ = ["data", "make", "store"]
@@ -43,10 +43,11 @@ def driver(way: str) -> Iterator[TorchDriver]:
     made.close()
 
 
-@pytest.fixture
-def device(way: str) -> Iterator[Cuda]:
-    """The current GPU, with little staging, so that it is used many times over."""
-    made = Cuda(way=way, options=MoveOptions(portions=3))
+@pytest.fixture(params=[Cuda, CudaHostSlots])
+def device(request: pytest.FixtureRequest, way: str) -> Iterator[Cuda]:
+    """The current GPU, with little staging, so that it is used many times over; its slots are in
+    its own memory or in the host's."""
+    made: Cuda = request.param(way=way, options=MoveOptions(portions=3))
     made.portion_bytes = 1 << 14
     yield made
     made.close()

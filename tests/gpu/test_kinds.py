@@ -48,6 +48,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+ON_HOST = [kind for kind in KINDS if "on the host" not in kind and "apart" not in kind]
+
+
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Store]:
     """A partitioned graph with a pack, and a graph of several types."""
@@ -82,6 +85,18 @@ def test_batches_are_those_of_the_cpu(stores: tuple[Store, Store], kind: str) ->
     with loader_of(stores, kind, device=DEVICE) as resumed:
         resumed.load_state_dict(state)
         same(epochs[1][half:], resumed)
+
+
+@pytest.mark.parametrize("kind", ON_HOST)
+def test_slots_in_host_memory_give_the_same_batches(stores: tuple[Store, Store], kind: str) -> None:
+    """The GPU's memory has live batches only."""
+    given = {"device": DEVICE, "device_memory": 0}
+    more = {"memory": "100MB"} if KINDS[kind].get("buffer") is None else {}
+    held = {"device_memory": None} if "device_memory" in KINDS[kind] else {}
+    host, gpu = (loader_of(stores, kind, **more, **where) for where in (held, given))
+    with host as here, gpu as there:
+        same(here, there)
+        assert {item.what for item in there.plan().device_lines} == {"live batches"}
 
 
 def test_inference(stores: tuple[Store, Store], tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ Batch = Data | HeteroData
 def the_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loaders move rows in one of the ways."""
 
-    def make(context: DeviceContext) -> Cuda:
-        return Cuda(context.where, way)
+    def make(kind: type[Cuda], context: DeviceContext) -> Cuda:
+        return kind(context.where, way)
 
-    monkeypatch.setattr(Cuda, "make", make)
+    monkeypatch.setattr(Cuda, "make", classmethod(make))
 
 
 def on_host(batch: Batch) -> Batch:

@@ -177,6 +177,7 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
         (ConfigError, "buffer", {"buffer": "8 apples"}),
         (ConfigError, "device_memory", {"device_memory": "x", "device": "simulated-cuda"}),
         (ConfigError, "memory= or buffer= for the host", {"device_memory": "1GB"}),
+        (ConfigError, "memory= or buffer= for the host", {"device_memory": 0}),
         (ConfigError, "there are: simulated, threads, uring", {"engine": "steam"}),
         (ConfigError, "topology.*direct, mmap, resident", {"topology": "mapped"}),
         (ConfigError, "topology='direct'", {"topology": "mmap", "neighbour_cache": "1MB"}),

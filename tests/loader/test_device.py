@@ -217,3 +217,19 @@ def test_a_gpu_without_a_number_is_the_one_that_was_current(make, data):
         loader.close()
         assert gpus.contexts == {1}
         assert {each.device for each in gpus.log} == {1}
+
+
+@pytest.mark.parametrize("cupy", [False, True])
+def test_slots_in_host_memory_take_what_the_plan_says(make, data, cupy):
+    """They are pinned if the GPU reads them, as it does with CuPy."""
+    with fake_cuda(devices=1, cupy=cupy) as gpus:
+        loader = make(device="cuda", device_memory=0, shuffle=True, buffer="1MB")
+        plan = loader.plan()
+        lines = {line.what: line.nbytes for line in plan.lines}
+        for batch in loader:
+            check(batch.clone().apply(lambda tensor: tensor.cpu()), data)
+        pinned = sum(gpus.host.registered.values())
+        assert pinned == lines["feature buffer" if cupy else "pinned staging"]
+        assert ("pinned staging" in lines) != cupy
+        del batch
+        loader.close()

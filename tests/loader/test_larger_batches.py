@@ -103,11 +103,14 @@ def least(make: Make, **arguments: Any) -> int:
     return parse_size(named_in(caught.value), "memory")
 
 
+HOST_SLOTS = {"device": "simulated-cuda", "device_memory": 0}
 APART = {"strategy": "ginex", "superbatch": 9, "phases": "apart"}
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"strategy": "ginex", "superbatch": 9}, APART, {"strategy": "pyg+"}], ids=str
+    "given",
+    [{}, {"strategy": "ginex", "superbatch": 9}, APART, {"strategy": "pyg+"}, HOST_SLOTS],
+    ids=str,
 )
 def test_larger_batches_come_as_they_are_and_within_the_budget(make, expected, tmp_path, given):
     """The timeline goes on behind the change."""

@@ -125,7 +125,8 @@ def test_a_forked_child_is_refused_and_ends(store):
         ({"buffer": "1MB"}, "no feature buffer, so that buffer='1MB' says nothing"),
         ({"policy": "lru"}, "policy='lru' says nothing"),
         ({"topology": "direct"}, "maps the adjacency, and topology='direct' is given"),
-        ({"device": "simulated-cuda"}, "batches in host memory: leave device= out"),
+        ({"device": "simulated-cuda"}, "batches in host memory: leave device= and"),
+        ({"device": "simulated-cuda", "device_memory": 0}, "device_memory= out, and move each"),
     ],
 )
 def test_what_cannot_work_is_refused(make, given, said):

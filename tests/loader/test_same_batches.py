@@ -64,6 +64,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "device": DEVICE | {"staging": 0},
     "device, little staging": DEVICE | {"staging": 4, "engine": "simulated"},
     "device, least staging": DEVICE | {"staging": 2, "engine": "threads"},
+    "slots on the host": DEVICE | {"device_memory": 0, "staging": 0, "engine": "simulated"},
+    "slots on the host, small pieces": DEVICE | {"device_memory": 0, "staging": 5},
     "victims": SMALL | {"strategy": victim("victim"), "staging": 0},
     "victims, little staging": SMALL | {"strategy": victim("victim-queues"), "staging": 4,
                                         "engine": "simulated"},

@@ -451,6 +451,11 @@ def drop_release_behind_the_gathers_copy(patch: Patch) -> None:
     patch.setattr(Lease, "gathered", no_wait)
 
 
+def drop_pieces_behind_their_copies(patch: Patch) -> None:
+    """A piece of pinned memory is filled again while it is being copied to the device."""
+    patch.setattr(SimulatedDriver, "finish", lambda driver, event: None)
+
+
 def drop_cleanup_behind_the_gathers_copy(patch: Patch) -> None:
     """The same when an epoch ends early."""
     release_and_drain = epoch_run._release_and_drain

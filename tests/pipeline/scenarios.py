@@ -327,11 +327,11 @@ def windows_in_any_order(rows: TableFile, seed: int) -> None:
 # ---- on the simulated device, where a copy is begun long before its bytes are there
 
 
-def many_batches(rows: TableFile, seed: int) -> None:
+def many_batches(rows: TableFile, seed: int, device: str = SimulatedCuda.name) -> None:
     """Through few slots, so that they are used again soon, to a slow consumer."""
     slots = (0, 32)[seed % 2]
     scenario = Scenario(rows, slots=slots, faults=SLOW, batches=16, consumer_turns_max=30)
-    simulate(replace(scenario, device=SimulatedCuda.name), seed)
+    simulate(replace(scenario, device=device), seed)
 
 
 @in_virtual_loop

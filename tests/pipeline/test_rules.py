@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gnndrive.buffer.devices.simulated_cuda import SimulatedHostSlots
 from gnndrive.common.records import TableFile
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import Deadlock
@@ -44,6 +45,7 @@ class Rule:
 
 GROUPS = {"stages": Stages(group=3)}
 ONE_PLACE = {"places": 1, "residents": 60}
+HOST_SLOTS = {"device": SimulatedHostSlots.name}
 WRONG: dict[str, Any] = {"error": AssertionError, "message": "wrong rows for nodes"}
 
 RULES = [
@@ -110,6 +112,14 @@ RULES = [
     Rule(0, dropped.drop_commit_behind_the_scatter, scenarios.many_batches, **WRONG),
     Rule(0, dropped.drop_staging_behind_the_scatter, scenarios.many_batches, (1, 4), **WRONG),
     Rule(0, dropped.drop_release_behind_the_gathers_copy, scenarios.many_batches, (5, 9), **WRONG),
+    Rule(
+        0, dropped.drop_release_behind_the_gathers_copy, scenarios.many_batches, (0, 4),
+        given=HOST_SLOTS, **WRONG,
+    ),
+    Rule(
+        0, dropped.drop_pieces_behind_their_copies, scenarios.many_batches, (5, 11),
+        given=HOST_SLOTS, **WRONG,
+    ),
     Rule(0, dropped.drop_cleanup_behind_the_gathers_copy, scenarios.broken_off, (5, 23), **WRONG),
     Rule(
         0, dropped.drop_copy_out_before_the_scatter, scenarios.victims_of_few_slots,

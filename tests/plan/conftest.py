@@ -46,8 +46,8 @@ def planner_for(
     shape = Shape(
         tuple(tables), nodes, edges, sample_bytes(nodes, edges, None, 8),
         batch_bytes(nodes, edges, attribute_bytes), queued=10, extracted=4, samplers=4,
-        on_device=device_memory is not None, looks_ahead=looks_ahead, ranks=ranks, shared=shared,
-        graphs=graphs,
+        on_device=device_memory is not None, delivers=device_memory is not None,
+        looks_ahead=looks_ahead, ranks=ranks, shared=shared, graphs=graphs,
     )  # fmt: skip
     parts = loader_parts(
         SlotTables(ranked_rows), Graph(index_pointer_bytes), seed_bytes, 0, staging_bytes,

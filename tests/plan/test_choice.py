@@ -298,7 +298,7 @@ def test_where_batches_are_in_groups(request_for: Any) -> None:
         return in_groups(replace(planner, shape=shape), request).shape.group
 
     assert most() == GROUP_MAX
-    assert most(on_device=True) == most(shared=True) == most(replace(request, ahead=ahead)) == 1
+    assert most(delivers=True) == most(shared=True) == most(replace(request, ahead=ahead)) == 1
     assert [most(replace(request, sweep=sweep)) for sweep in (1, 5)] == [1, 5]
 
 

@@ -44,6 +44,7 @@ CASES: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("host", tuple(STRATEGIES), {}),
     ("GPU", ON_DEVICE, GPU | {"memory": "40MB"}),
     ("GPU, device_memory", ON_DEVICE, GPU | {"device_memory": "3MB", "memory": "40MB"}),
+    ("GPU, device_memory=0", ("gnndrive", "diskgnn"), GPU | {"device_memory": 0}),
     ("no budget", ("gnndrive", "ginex", "diskgnn", "marius"), {"memory": None}),
     ("buffer", ("gnndrive", "diskgnn"), {"memory": None, "buffer": "2MB"}),
     ("2 ranks, shared", ("gnndrive", "ali+pg"), {"ranks": 2, "has": Sharing(True, True)}),

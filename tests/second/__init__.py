@@ -186,6 +186,15 @@ class Copies(Driver):
         moves = np.stack([alias, np.arange(len(alias), dtype=np.int32)])
         return out, self._move(rows, out, moves)
 
+    def empty(self, rows: int, row_bytes: int) -> torch.Tensor:
+        raise NotImplementedError
+
+    def fill(self, into: torch.Tensor, piece: Bytes) -> Future[None]:
+        raise NotImplementedError
+
+    def finish(self, event: Future[None]) -> None:
+        raise NotImplementedError
+
     def _move(self, rows: torch.Tensor, into: torch.Tensor, moves: Int32Array) -> Future[None]:
         def move() -> None:
             into.numpy()[moves[1]] = rows.numpy()[moves[0]]
@@ -233,6 +242,7 @@ class Copier(Staged):
 
     name = "copier"
     portions = PORTIONS
+    delivers = False
     pinned_per_byte = 0
 
     def __init__(self) -> None:

@@ -52,9 +52,11 @@ class Driver(ABC):
     Attributes:
         copy_out_bytes_max: the most bytes of rows whose copies out of slots may be under way at
             once; None: any number.
+        reads_pinned: whether `gather` may be given rows in pinned memory.
     """
 
     copy_out_bytes_max: int | None = None
+    reads_pinned: bool = True
 
     @abstractmethod
     def pinned(self, nbytes: int) -> Bytes:
@@ -99,6 +101,19 @@ class Driver(ABC):
         """On the compute stream: a new tensor `rows[alias]`, uint8 [n, row_bytes], and an event
         that fires after the copy. `alias` (int32 [n], not pinned) may be changed when this
         returns."""
+
+    @abstractmethod
+    def empty(self, rows: int, row_bytes: int) -> torch.Tensor:
+        """A new tensor on the device for `fill`, uint8 [rows, row_bytes]."""
+
+    @abstractmethod
+    def fill(self, into: torch.Tensor, piece: Bytes) -> Any:
+        """Copy pinned memory into a part of a tensor of `empty`, beside both streams; the compute
+        stream waits for the copy. Returns an event that fires after it, for `finish`."""
+
+    @abstractmethod
+    def finish(self, event: Any) -> None:
+        """Block this thread until an event of `fill` has fired."""
 
     @abstractmethod
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -279,6 +294,7 @@ class Staged(Device):
         portion_bytes: about how many bytes a portion has.
     """
 
+    delivers = True
     driver: Driver
     options = MoveOptions()
     portion_bytes = PORTION_BYTES
@@ -289,7 +305,7 @@ class Staged(Device):
         """How many portions of staging."""
         return self.options.portions
 
-    def allocate(self, slots: int, row_bytes: int) -> StagedMemory:
+    def allocate(self, slots: int, row_bytes: int) -> SlotMemory:
         """Slots in device memory; see `StagedMemory`."""
         rows = portion_rows(self.portion_bytes, row_bytes, slots)
         return StagedMemory(self.driver, slots, row_bytes, self.portions, rows)

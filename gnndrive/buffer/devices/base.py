@@ -145,12 +145,14 @@ class Device(ABC):
         name: the name of the device's file.
         shares_slots: whether slots lie in `DeviceContext.map`, so that other processes can have
             them too.
+        delivers: whether batches are delivered to memory of the device's own.
         pinned_per_byte: bytes of pinned host memory that copies of live batches take for each byte
             of a batch's tensors other than features.
     """
 
     name: str
     shares_slots = False
+    delivers = False
     pinned_per_byte = 0
 
     @classmethod
@@ -183,8 +185,14 @@ class Device(ABC):
         return where
 
     @classmethod
+    def host_slots(cls) -> type[Device] | None:
+        """The device that delivers batches to the same place, and has its slots in host memory
+        (`device_memory=0`); None: there is none."""
+        return None
+
+    @classmethod
     def free_bytes(cls, where: torch.device | None) -> int | None:
-        """Free bytes of the device's own memory now; None: it has only the host's memory."""
+        """Free bytes of the device's own memory now; None: slots are in the host's memory."""
         return None
 
     def watch(self) -> Callable[[], int]:

@@ -22,10 +22,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from gnndrive.buffer.devices._host_slots import HostSlots
 from gnndrive.buffer.devices._movers import TorchMover, allocating, choose_mover
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import PINNED_ROUNDING, Driver, Staged, portion_rows
-from gnndrive.buffer.devices.base import DeviceContext
+from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.common.array_pool import keep_from_children, private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ProcessGuard
@@ -267,7 +268,7 @@ class TorchDriver(Driver):
             self._mover = choose_mover(self, self._side, self.device, way, options)
         self.way = self._mover.way
         if self.way == TorchMover.way:
-            self.copy_out_bytes_max = COPY_OUT_BYTES
+            self.copy_out_bytes_max, self.reads_pinned = COPY_OUT_BYTES, False
         # One for each stream: gathers wait for the user's own work, and scatters must not.
         streams = {self._side, self._gathers}
         self._waiters = {stream: Waiter(self.device, self._capture) for stream in streams}
@@ -352,6 +353,26 @@ class TorchDriver(Driver):
                 self._compute.wait_event(gathered[1])
                 out.record_stream(self._compute)
             return out, gathered
+
+    def empty(self, rows: int, row_bytes: int) -> torch.Tensor:
+        """See `Driver.empty`."""
+        with self._on(self._copies):
+            out = self._empty(rows, row_bytes)
+            out.record_stream(self._compute)
+        return out
+
+    def fill(self, into: torch.Tensor, piece: Bytes) -> Event:
+        """See `Driver.fill`."""
+        with self._on(self._copies):
+            into.copy_(torch.from_numpy(piece), non_blocking=True)
+            copied = self._record(self._copies)
+            self._compute.wait_event(copied[1])
+        return copied
+
+    def finish(self, event: Event) -> None:
+        """See `Driver.finish`."""
+        with self._on():
+            event[1].synchronize()
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Driver.copy`."""
@@ -479,6 +500,11 @@ class Cuda(Staged):
         return where
 
     @classmethod
+    def host_slots(cls) -> type[Device]:
+        """See `Device.host_slots`."""
+        return CudaHostSlots
+
+    @classmethod
     def free_bytes(cls, where: torch.device | None) -> int | None:
         """See `Device.free_bytes`. Memory that torch keeps for later tensors does not count as
         free, because training will take it again."""
@@ -518,3 +544,14 @@ class Cuda(Staged):
         with CaptureMode().relaxed():
             free, total = torch.cuda.mem_get_info(where)
         return max(int(free + cached - needed - MARGIN * total), 0)
+
+
+class CudaHostSlots(HostSlots, Cuda):
+    """One GPU beside slots in host memory; with CuPy it reads them itself."""
+
+    name = "cuda-host-slots"
+
+    @classmethod
+    def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
+        """See `Device.pinned_bytes`."""
+        return 0 if _has_cupy() else super().pinned_bytes(row_bytes, rows)

@@ -18,9 +18,10 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from gnndrive.buffer.devices._host_slots import HostSlots
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import Driver, Staged
-from gnndrive.buffer.devices.base import DeviceContext
+from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.records import Int32Array
@@ -54,6 +55,7 @@ class SimulatedDriver(Driver):
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
+        self.reads_pinned = seed % 2 == 0
         self._streams: tuple[deque[Operation], deque[Operation]] = (deque(), deque())
         # With some seeds the compute stream is slow, as behind much work of the user's own.
         self._compute_share = (0.5, 0.05)[seed // 3 % 2]
@@ -101,6 +103,27 @@ class SimulatedDriver(Driver):
             out[:] = rows[index]
 
         return out, self._begin(COMPUTE, pick)
+
+    def empty(self, rows: int, row_bytes: int) -> torch.Tensor:
+        """See `Driver.empty`."""
+        return torch.full((rows, row_bytes), POISON, dtype=torch.uint8)
+
+    def fill(self, into: torch.Tensor, piece: Bytes) -> Event:
+        """See `Driver.fill`."""
+
+        def move() -> None:  # reads the piece in its turn
+            into.copy_(torch.from_numpy(piece))
+
+        event = self._begin(SIDE, move)
+        with self._lock:
+            self._streams[COMPUTE].append(event)
+        return event
+
+    def finish(self, event: Event) -> None:
+        """See `Driver.finish`."""
+        with self._lock:
+            while not event.fired:
+                self._step(SIDE)
 
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Driver.copy`."""
@@ -228,7 +251,12 @@ class SimulatedCuda(Staged):
     driver: SimulatedDriver
 
     @classmethod
-    def free_bytes(cls, where: torch.device | None) -> int:
+    def host_slots(cls) -> type[Device]:
+        """See `Device.host_slots`."""
+        return SimulatedHostSlots
+
+    @classmethod
+    def free_bytes(cls, where: torch.device | None) -> int | None:
         """See `Device.free_bytes`."""
         return SimulatedDriver.memory_bytes
 
@@ -245,3 +273,9 @@ class SimulatedCuda(Staged):
         self.driver = SimulatedDriver(seed)
         portions, self.portion_bytes = ((4, 32 << 20), (2, 1024), (3, 256))[seed % 3]
         self.options = MoveOptions(portions=portions)
+
+
+class SimulatedHostSlots(HostSlots, SimulatedCuda):
+    """The device beside slots in host memory; with every second seed it reads them itself."""
+
+    name = "simulated-host-slots"

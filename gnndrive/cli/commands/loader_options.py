@@ -29,7 +29,7 @@ from gnndrive.cli.commands.options import (
     StrategyName,
 )
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import size_or_none
 from gnndrive.common.names import did_you_mean
 from gnndrive.common.plugins import find
 from gnndrive.loader.arguments import TUNING, Tuning, checked_device
@@ -55,7 +55,10 @@ class LoaderOptions:
     device: Device = "cpu"
     device_memory: Annotated[
         str | None,
-        typer.Option(help="GPU memory for loading, such as 4GB; default: measured (pack: none)."),
+        typer.Option(
+            help="GPU memory for loading, such as 4GB, or 0: rows are in host memory; default: "
+            "measured (pack: none)."
+        ),
     ] = None
     tuning: Annotated[
         str | None,
@@ -98,8 +101,8 @@ class LoaderOptions:
     def device_bytes(self) -> int | None:
         """Bytes of the device's own memory that loading may use; None: it uses the host's."""
         plugin, where = checked_device(self.device, self.device_memory)
-        if self.device_memory is not None:
-            return parse_size(self.device_memory, "device_memory")
+        if given := size_or_none(self.device_memory or 0, "device_memory"):
+            return given
         free: int | None = find("devices", plugin).free_bytes(where)
         return free
 

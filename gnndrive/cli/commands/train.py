@@ -231,7 +231,8 @@ def _used(where: torch.device) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError as error:
         raise ConfigError(
             f"{where} has too little memory ({str(error).splitlines()[0]}): give loading less of "
-            "it with --device-memory, or give a smaller --batch-size, --fanout or --hidden"
+            "it with --device-memory (0: its rows are in host memory), or give a smaller "
+            "--batch-size, --fanout or --hidden"
         ) from error
 
 

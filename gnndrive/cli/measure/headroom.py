@@ -218,7 +218,7 @@ class Bench:
         in host memory, or memory has no room for it."""
         more = plan.buffer_bytes + plan.slots * plan.slot_table_bytes
         least = plan.total_bytes + more
-        if plan.holds_everything or plan.device_lines or least > available_memory():
+        if plan.holds_everything or plan.on_device or least > available_memory():
             return None
         instead: dict[str, Any] = {"buffer": 2 * plan.buffer_bytes}
         if plan.memory is not None:

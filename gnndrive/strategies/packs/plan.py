@@ -100,7 +100,7 @@ class PackSlots(Slots):
 
     def said(self, plan: Plan) -> tuple[str, ...]:
         """See `Slots.said`: where a batch's rows come from."""
-        tables, on_device = plan.tables, bool(plan.device_lines)
+        tables, on_device = plan.tables, plan.on_device
         every = self._bytes({})[0]
         held = self._bytes({each.name: each.residents for each in tables})[0]
         read, shared, chunk, beyond = self._bytes(
@@ -357,7 +357,7 @@ def _room(request: PlanRequest, sizes: RecordedSizes, device_memory: int) -> tup
     shape, tables = planner.shape, planner.shape.tables
     place = sum(each.batch_rows_max * each.row_bytes for each in tables)
     if device_memory:
-        shape = replace(shape, on_device=True)
+        shape = replace(shape, on_device=True, delivers=True)
         scratch = (
             sum(device.scratch_bytes(each.row_bytes, each.rows) for each in tables)
             for device in (find("devices", name) for name in names("devices"))

@@ -25,8 +25,8 @@ from gnndrive.common.memory import (
     available_memory,
     exact_text,
     format_size,
-    given_size,
     least_text,
+    size_or_none,
 )
 from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.common.threads import in_turn, thread_pool
@@ -83,9 +83,10 @@ def pack_command(assembly: Assembly) -> str | None:
     words += ["--seed", str(seed)] if seed else []
     if assembly.sampling.shares:
         words += ["--sampling", f"labor:dependency={assembly.sampling.batch_dependency}"]
-    sizes = {name: given_size(assembly.own[name], name) for name in ("memory", "device_memory")}
+    sizes = {name: assembly.own[name] or 0 for name in ("memory", "device_memory")}
+    sizes = {name: size_or_none(size, name) for name, size in sizes.items()}
     for name, size in sizes.items():
-        words += [] if size is None else [f"--{name}".replace("_", "-"), exact_text(size)]
+        words += [] if not size else [f"--{name}".replace("_", "-"), exact_text(size)]
     tuning = {name: assembly.own[name] for name in OF_REPLAYING}
     given = [f"{n}={v}" for n, v in tuning.items() if v != getattr(Tuning(), n)]
     words += ["--tuning", ",".join(given)] if given else []

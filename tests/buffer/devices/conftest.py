@@ -8,7 +8,11 @@ import pytest
 from gnndrive.buffer.devices._staged import Driver
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.devices.host import Host
-from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
+from gnndrive.buffer.devices.simulated_cuda import (
+    SimulatedCuda,
+    SimulatedDriver,
+    SimulatedHostSlots,
+)
 from gnndrive.common.shared_memory import SharedMemory
 from tests.buffer.devices.host_cupy import HostCupy
 from tests.second import Copier
@@ -18,6 +22,7 @@ MAKE: dict[str, Callable[[], Device]] = {
     "shared": lambda: Host(map=lambda nbytes: SharedMemory.create(nbytes, "slots").map),
     "copier": lambda: Copier.make(DeviceContext()),
     **{f"simulated-cuda-{seed}": lambda seed=seed: SimulatedCuda(seed=seed) for seed in range(4)},
+    **{f"host-slots-{seed}": lambda seed=seed: SimulatedHostSlots(seed) for seed in range(6)},
 }
 
 
