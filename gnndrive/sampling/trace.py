@@ -204,7 +204,7 @@ class Trace:
         return True
 
     def _schema_of(self, batch: RecordedBatch) -> Schema:
-        """What the record of a batch holds: one object for all that hold the same."""
+        """Return the schema of a batch's record; records with equal schemas share one object."""
         kept, hops = self._schema, _hops_of(batch.sample)
         if kept is not None and isinstance(batch.sample, Sample) and kept.hops == hops:
             return kept  # only metadata differ, which plain samples do not have

@@ -46,7 +46,7 @@ from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 PART_BYTES = 8 << 20  # of the table, read at once
 PARTS = 2  # one is read while the rows of another are copied
 BLOCK_BYTES = 1 << 18  # longer writes are not faster
-SPARE = 96  # blocks that are being written, beside one for each batch, if they are no longer
+SPARE = 96  # blocks that are being written, beside one for each batch; fewer if they are longer
 GROW = 256  # blocks
 GUESS = 8  # rows of a fetch that tell which batch it is for
 CLASSES = 256
@@ -54,7 +54,7 @@ COUNTED = 1 << 20  # classes at once
 # While rows of one batch are read, those of another are gathered; and other batches may have more
 # cold rows than the first one. If the policy decides what stays, a third batch takes slots.
 BATCHES_HELD, BATCHES_BESIDE = 2 * 1.1, 3 * 1.1
-UNUSED = 1.25  # if so many times the slots that batches need are left, the policy uses them better
+UNUSED = 1.25  # with more than so many times the slots that batches need, the policy decides
 
 Run = Callable[..., Awaitable[Any]]
 """Calls a function that blocks in another thread; see `Workers.run`."""
@@ -154,11 +154,8 @@ class Rolled(Tier):
         settings: RolledSettings, gap_bytes: int = 0,
     ) -> None:  # fmt: skip
         self.path, self.table, self.engine, self._below = below.path, table, engine, below
-        self.classes, self.threshold, self.keeps = (
-            classes,
-            None if classes is not None else 0,
-            False,
-        )
+        self.classes, self.threshold = classes, None if classes is not None else 0
+        self.keeps = False
         self._choosing = threading.Lock()
         self._seen = np.zeros(-(-table.row_count // 8), np.uint8)
         self._settings, self.rows, self._gap = settings, settings.block_rows, gap_bytes

@@ -36,11 +36,9 @@ Positions: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 def digest(*tensors: torch.Tensor | None) -> str:
     """Return a short checksum of each tensor, "-" for None; equal text means equal tensors."""
+    flat = (None if each is None else each.reshape(-1).view(torch.uint8) for each in tensors)
     return " ".join(
-        "-"
-        if each is None
-        else sha256(each.reshape(-1).view(torch.uint8).numpy().data).hexdigest()[:16]
-        for each in tensors
+        "-" if each is None else sha256(each.numpy().data).hexdigest()[:16] for each in flat
     )
 
 
