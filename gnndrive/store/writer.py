@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import math
 import os
 import shlex
@@ -20,11 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from gnndrive.common.checked_json import is_plain_text
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.io.small_files import fsync_folder, write_all, write_durable
+from gnndrive.common.io.direct_writer import DirectWriter
+from gnndrive.common.io.small_files import fsync_folder, write_durable
 from gnndrive.common.io.write_errors import FULL, free_bytes
 from gnndrive.common.memory import format_size
 from gnndrive.common.progress import Progress
@@ -71,17 +69,17 @@ class ArrayWriter:
         self.finished: ArrayInfo | None = None  # with the checksum, once the last row is written
         self.num_classes = 0  # of a `y` whose last row is written
         self.gaps: str | None = None  # of its labels, see `ClassCount.gaps`
-        self._where, self._failure = str(store.path / info.file), store._failure
+        self._where = str(store.path / info.file)
         self._check = check_for(info.name, self._where, store.types)
         place = store.types.place(info.name)
         self._classes = ClassCount() if (place.group, place.leaf) == ("nodes", "y") else None
         self.finite_rows = finite_rows_of(info, store.types)
-        self._hash = hashlib.sha256()
         self._closed = False
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd = os.open(file, flags, 0o666)
+        self._file = DirectWriter(
+            file, checksum=True, failure=lambda error: store._failure(error, self._where)
+        )
         try:
-            self._put(memoryview(npy_header(info)))
+            self._file.append(npy_header(info))
             if info.shape[0] == 0:
                 self._finish()
         except BaseException:
@@ -125,7 +123,7 @@ class ArrayWriter:
         values = to_storage(chunk, self.info.dtype, self._where)
         if self._classes is not None:
             self._classes.feed(chunk)
-        self._put(values.reshape(-1).view(np.uint8).data)
+        self._file.append(values)
         if self.finite_rows is not None:  # last: a write reads a memory-mapped source fastest
             self.finite_rows.feed(values.reshape(-1))
         self.rows_written += len(chunk)
@@ -135,31 +133,14 @@ class ArrayWriter:
     def close(self) -> None:
         """Close the file; nothing can be written afterwards. Idempotent."""
         self._closed = True
-        self._close_file()
-
-    def _put(self, view: memoryview) -> None:
-        try:
-            write_all(self._fd, view)
-        except OSError as error:
-            raise self._failure(error, self._where) from error
-        self._hash.update(view)
+        self._file.close()
 
     def _finish(self) -> None:
         if self._check is not None:
             self._check.finish()
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            raise self._failure(error, self._where) from error
-        self._close_file()
-        self.finished = replace(self.info, sha256=self._hash.hexdigest())
+        self.finished = replace(self.info, sha256=self._file.finish())
         if self._classes is not None:
             self.num_classes, self.gaps = self._classes.result(), self._classes.gaps()
-
-    def _close_file(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 class StoreWriter:

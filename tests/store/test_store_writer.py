@@ -5,22 +5,20 @@ import errno
 import gc
 import os
 import re
-from itertools import chain, repeat
 from pathlib import Path
-from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pytest
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.io import small_files
 from gnndrive.store import StoreWriter, open, write_store
 from gnndrive.store import writer as writer_module
 from gnndrive.store.checks import ClassCount
 from gnndrive.store.format import _STORAGE, torch_dtype
 from tests.soak import product
 from tests.store.conftest import left, refused
+from tests.store.kills import fails_at
 
 GRAPH = {"indptr": [0, 1, 1, 3], "indices": [2, 0, 1]}
 
@@ -203,26 +201,25 @@ def test_labels_are_counted_over_chunks_and_beyond_the_table():
 # ---- whole or not at all
 
 
-@product("number,after", [errno.ENOSPC, errno.EDQUOT, errno.EIO], range(0, 9, 2))
-def test_a_failing_disk_leaves_nothing(tmp_path, monkeypatch, number, after):
-    effects = chain([DEFAULT] * after, repeat(OSError(number, "simulated")))
-    failing = Mock(wraps=writer_module.write_all, side_effect=effects)
-    for module in (writer_module, small_files):
-        monkeypatch.setattr(module, "write_all", failing)
+@product("number,at", [errno.ENOSPC, errno.EDQUOT, errno.EIO], range(1, 6))
+def test_a_failing_disk_leaves_nothing(tmp_path, monkeypatch, number, at):
+    def write() -> None:
+        write_store(tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 4)), "y": [0, 1, 2]})
+
     gc.collect()  # other tests may have left descriptors in cycles
     before = len(os.listdir("/proc/self/fd"))
+    failure = OSError(number, "simulated")
+    raised = fails_at(write, monkeypatch, at, failure, ("write", "pwrite"), lasting=True)
     full = number != errno.EIO
     match = r"the store needs [\d.]+ KB and [\d.]+ [GT]B are free" if full else "writing .* failed"
-    with pytest.raises(StoreError, match=match) as caught:
-        write_store(tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 4)), "y": [0, 1, 2]})
-    assert str(tmp_path / "s") in str(caught.value)
+    assert re.search(match, str(raised))
+    assert str(tmp_path / "s") in str(raised)
     assert (left(tmp_path), len(os.listdir("/proc/self/fd"))) == ([], before)
 
 
 def test_a_full_disk_is_an_error_before_writing(tmp_path, monkeypatch):
     monkeypatch.setattr(writer_module, "free_bytes", lambda folder: 2_000_000)
-    for module in (writer_module, small_files):
-        monkeypatch.setattr(module, "write_all", lambda fd, view: pytest.fail("it wrote"))
+    monkeypatch.setattr(writer_module, "DirectWriter", lambda *_, **given: pytest.fail("it wrote"))
     with refused(tmp_path, r"needs 4.01 MB and 2 MB are free"):
         write_store(tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 333_333), np.float32)})
 

@@ -1,9 +1,9 @@
 """`DirectWriter`: a file that is written in order, in long pieces past the page cache.
 
-The caller fills one piece while a thread writes the other. Buffered writes take 20 times the
-processor time for each byte, dirty pages count in a cgroup, and a page cache full of them would
-take the memory that rows in use need. When not to use it: for slices of rows at known places
-(store/layout/row_writer.py), and for small files (small_files.py).
+The caller fills one piece while one thread writes the other and another one hashes it. Buffered
+writes take 20 times the processor time for each byte, dirty pages count in a cgroup, and a page
+cache full of them would take the memory that rows in use need. When not to use it: for slices of
+rows at known places (store/layout/row_writer.py), and for small files (small_files.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,14 @@ class DirectWriter:
         whole: whether the file exists whole or not at all: it is written as `PART` and gets its
             name from `finish`.
         checksum: whether to compute the file's.
+        failure: makes the error for a call that failed; None: it says that the same call goes on.
     """
 
     def __init__(
         self, path: Path, done: int = 0, nbytes: int = 0, whole: bool = False,
-        checksum: bool = False,
+        checksum: bool = False, failure: Callable[[OSError], Exception] | None = None,
     ) -> None:  # fmt: skip
-        self._path, self._nbytes = path, nbytes
+        self._path, self._nbytes, self._named = path, nbytes, failure
         self._written = path.with_name(path.name + PART) if whole else path
         self._digest = hashlib.sha256() if checksum else None
         self._start = self._end = 0  # bytes of the file: pieces begin at _start, filled up to _end
@@ -63,7 +65,8 @@ class DirectWriter:
             self._file = DirectFile(self._written, flags)
         except OSError as error:
             raise self._failure(error) from error
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gnndrive-write")
+        names = ["gnndrive-write", "gnndrive-hash"][: 1 + checksum]
+        self._threads = [ThreadPoolExecutor(1, name) for name in names]
         try:
             self._pieces = [page_buffer(PIECE_BYTES) for _ in range(2)]
             if nbytes:
@@ -98,16 +101,16 @@ class DirectWriter:
             piece[fill : fill + step] = array[done : done + step]
             if fill + step == PIECE_BYTES:
                 self._wait()
-                submit(self._thread, self._write_full, piece, at)
+                submit(self._threads[0], self._write_full, piece, at)
+                if self._digest is not None:
+                    submit(self._threads[1], self._digest.update, piece.data)
             self._end += step
             done += step
 
     def sync(self) -> None:
         """Make all that was written durable; for errors see `append`."""
-        self._wait()
-        piece, at, fill = self._piece()
         try:
-            self._write(piece[: whole_pages(fill)], at)
+            self._write_rest()
             self._sync()
         except OSError as error:
             raise self._failure(error) from error
@@ -115,11 +118,10 @@ class DirectWriter:
     def finish(self) -> str:
         """End the file behind what was written, durably, and close it. Return its SHA-256 in
         hexadecimal digits; "" without `checksum`."""
-        self.sync()
-        if self._digest is not None:
-            piece, _, fill = self._piece()
-            self._digest.update(piece[:fill].data)
         try:
+            rest = self._write_rest()
+            if self._digest is not None:
+                self._digest.update(rest.data)
             os.ftruncate(self._file.fd, self._end)
             os.fsync(self._file.fd)
             if self._written != self._path:
@@ -133,8 +135,10 @@ class DirectWriter:
     def close(self) -> None:
         """Wait for a write under way and close the file. Idempotent."""
         with deferred_interrupts():
-            self._thread.shutdown()
+            for thread in self._threads:
+                thread.shutdown()
         self._file.close()
+        self._pieces = []
 
     def _recall(self, end: int) -> None:
         """Go on behind the bytes below `end`: read back the page that is not full, and all pages
@@ -160,9 +164,17 @@ class DirectWriter:
 
     def _wait(self) -> None:
         """Wait for the piece that is being written, if any."""
-        submit(self._thread, int).wait()  # the thread does one thing after the other
+        for thread in self._threads:
+            submit(thread, int).wait()  # a thread does one thing after the other
         if self._failed is not None:
             raise self._failure(self._failed) from self._failed
+
+    def _write_rest(self) -> npt.NDArray[np.uint8]:
+        """Write the piece that is not full, once the others are written; return its bytes."""
+        self._wait()
+        piece, at, fill = self._piece()
+        self._write(piece[: whole_pages(fill)], at)
+        return piece[:fill]
 
     def _write_full(self, piece: npt.NDArray[np.uint8], at: int) -> None:
         try:
@@ -171,8 +183,6 @@ class DirectWriter:
                 self._sync()
         except OSError as error:
             self._failed = self._failed or error
-        if self._digest is not None:
-            self._digest.update(piece.data)
 
     def _write(self, pages: npt.NDArray[np.uint8], at: int) -> None:
         self._file.write(pages.data, at)
@@ -186,4 +196,6 @@ class DirectWriter:
 
     def _failure(self, error: OSError) -> Exception:
         self._failed = self._failed or error
+        if self._named is not None:
+            return self._named(error)
         return write_failure(self._path, error, self._nbytes)

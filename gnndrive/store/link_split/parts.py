@@ -427,8 +427,10 @@ class _TakenArray(ArrayWriter):
     def __init__(self, info: ArrayInfo) -> None:
         self.info = self.finished = info
         self.rows_written, self.num_classes, self.gaps = info.shape[0], 0, None
-        self.finite_rows = None
-        self._closed, self._fd = True, -1
+        self.finite_rows, self._closed = None, True
+
+    def close(self) -> None:
+        """See `ArrayWriter.close`; there is no open file."""
 
 
 def _link_or_copy(source: Path, file: Path) -> None:
