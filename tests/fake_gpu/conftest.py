@@ -7,10 +7,11 @@ import torch
 
 from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
+from tests.cli.conftest import gnndrive, planted
 from tests.gpu.conftest import device, driver
 from tests.loader.conftest import data, make, store
 
-__all__ = ["data", "device", "driver", "make", "store"]
+__all__ = ["data", "device", "driver", "gnndrive", "make", "planted", "store"]
 
 
 @pytest.fixture(params=WAYS)
@@ -34,3 +35,13 @@ def one_context(gpus: FakeCuda) -> Iterator[None]:
     """Nothing touches a GPU that the test does not name."""
     yield
     assert gpus.contexts <= {1}
+
+
+@pytest.fixture
+def having_gpus() -> str:
+    """Such a program has two fake GPUs, too."""
+    return """
+from gnndrive.testing.fake_cuda import fake_cuda
+gpus = fake_cuda(devices=2, cupy=True)
+gpus.__enter__()
+"""

@@ -13,9 +13,10 @@ import torch
 from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.cuda import Cuda, CudaHostSlots, TorchDriver
+from tests.cli.conftest import gnndrive, planted
 from tests.loader.conftest import data, make, store
 
-__all__ = ["data", "make", "store"]
+__all__ = ["data", "gnndrive", "make", "planted", "store"]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,6 +33,12 @@ def way(request: pytest.FixtureRequest) -> str:
     if name != "staged":
         pytest.importorskip("cupy", reason=f"the way {name} needs CuPy")
     return name
+
+
+@pytest.fixture
+def having_gpus() -> str:
+    """What a program in a process of its own begins with, so that it has this test's GPUs."""
+    return ""
 
 
 @pytest.fixture

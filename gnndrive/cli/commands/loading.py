@@ -139,7 +139,7 @@ def _timed(given: Loading, loader: NeighborLoader, started: float) -> Loaded:
     checksums: list[int] = []
     for batch in chain.from_iterable(repeat(loader)):  # epoch after epoch
         now = perf_counter()
-        checksum = zlib.crc32(batch.n_id.numpy().tobytes(), checksum)
+        checksum = zlib.crc32(batch.n_id.cpu().numpy().tobytes(), checksum)
         checksums.append(checksum)
         print(json.dumps({"done": len(checksums)}), flush=True)
         if len(checksums) == 1:

@@ -134,6 +134,9 @@ def _devices(machine: FakeCuda) -> dict[str, Any]:
         "set_sync_debug_mode": sync_debug,
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
+        # Random numbers are the host's.
+        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
+        "set_rng_state": lambda state, device="cuda": torch.set_rng_state(state),
         "cudart": lambda: Cudart(machine),
     }
 

@@ -68,6 +68,10 @@ class CudaTensor(torch.Tensor):
             "the tensor to host memory first."
         )
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Saved as a tensor of the host, which `map_location="cpu"` makes of a GPU's."""
+        return plain(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
     def __array__(self, *given: Any, **named: Any) -> Any:
         return self.numpy()
 
