@@ -45,25 +45,31 @@ KINDS: dict[str, dict[str, Any]] = {
     "links in windows": WINDOWED | MARIUS | {"edge_label_index": LINKS},
     "types": SMALL | {"buffer": "100KB", "input_nodes": "paper"},
     "a smaller type": THIRD | {"feature_dtype": "float16"},
+    "scaled integers": THIRD | {"feature_dtype": "float32"},
 }
+Stores = dict[str, Store]
 
 
 ON_HOST = [kind for kind in KINDS if "on the host" not in kind and "apart" not in kind]
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Store]:
-    """A partitioned graph with a pack, and a graph of several types."""
-    folder = tmp_path_factory.mktemp("kinds")
-    plain = make_store(make_graph(), folder)
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    """ "": a partitioned graph with a pack; stores of their own for some kinds, by the kind."""
+    folder, graph = tmp_path_factory.mktemp("kinds"), make_graph()
+    plain = make_store(graph, folder)
     make_pack(plain, REPLAYED, epochs=2)
-    return plain, gnndrive.from_data(make_types(), folder / "types.gnn")
+    graph.x, graph.x_scale = (20 * graph.x).to(torch.int8), graph.x.abs().amax(1)
+    return {"": plain} | {
+        kind: gnndrive.from_data(data, folder / f"{kind}.gnn")
+        for kind, data in (("types", make_types()), ("scaled integers", graph))
+    }
 
 
-def loader_of(stores: tuple[Store, Store], kind: str, **more: Any) -> NeighborLoader:
+def loader_of(stores: Stores, kind: str, **more: Any) -> NeighborLoader:
     given = {"io_depth": 16} | KINDS[kind] | more
     make: Any = LinkNeighborLoader if "edge_label_index" in given else NeighborLoader
-    made: NeighborLoader = make(stores[kind == "types"], **moved(given))
+    made: NeighborLoader = make(stores.get(kind, stores[""]), **moved(given))
     return made
 
 
@@ -73,22 +79,23 @@ def test_each_strategy_is_there() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_those_of_the_cpu(stores: tuple[Store, Store], kind: str) -> None:
-    """Also when a second loader goes on in the middle of the second epoch."""
+def test_batches_are_those_of_the_cpu(stores: Stores, kind: str) -> None:
+    """Also in the epoch after one that was left, and when a second loader goes on in its middle."""
     more = {} if "device_memory" not in KINDS[kind] else {"device_memory": None, "memory": "100MB"}
     with loader_of(stores, kind, **more) as here, loader_of(stores, kind, device=DEVICE) as there:
-        epochs = [list(here) for _ in range(2)]
-        same(epochs[0], there)
-        half = len(epochs[1]) // 2
-        same(epochs[1][:half], islice(there, half))
+        whole, left, last = (list(here) for _ in range(3))
+        same(whole, there)
+        same(left[:2], islice(there, 2))
+        half = len(last) // 2
+        same(last[:half], islice(there, half))
         state = there.state_dict()
     with loader_of(stores, kind, device=DEVICE) as resumed:
         resumed.load_state_dict(state)
-        same(epochs[1][half:], resumed)
+        same(last[half:], resumed)
 
 
 @pytest.mark.parametrize("kind", ON_HOST)
-def test_slots_in_host_memory_give_the_same_batches(stores: tuple[Store, Store], kind: str) -> None:
+def test_slots_in_host_memory_give_the_same_batches(stores: Stores, kind: str) -> None:
     """The GPU's memory has live batches only."""
     given = {"device": DEVICE, "device_memory": 0}
     more = {"memory": "100MB"} if KINDS[kind].get("buffer") is None else {}
@@ -99,12 +106,12 @@ def test_slots_in_host_memory_give_the_same_batches(stores: tuple[Store, Store],
         assert {item.what for item in there.plan().device_lines} == {"live batches"}
 
 
-def test_inference(stores: tuple[Store, Store], tmp_path: Path) -> None:
+def test_inference(stores: Stores, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, found = GraphSAGE(9, 16, num_layers=2, out_channels=7), []
     for where in ("cpu", DEVICE):
         out = tmp_path / where
-        gnndrive.infer(model.to(where), stores[0], device=where, memory="300MB", out=out)
+        gnndrive.infer(model.to(where), stores[""], device=where, memory="300MB", out=out)
         found.append(np.load(out / "h.npy"))
     # Sums over neighbours are made in any order on a GPU, so the last bits may differ.
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
