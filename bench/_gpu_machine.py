@@ -6,6 +6,7 @@ usage: python bench/_gpu_machine.py FOLDER [--rehearse]      (FOLDER: where the 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ import torch
 from _gpu import fake_or_real
 from _limits import tried_limit
 
+from gnndrive.buffer.devices._kernels import UNITS, code
 from gnndrive.common.memory import format_size
 from gnndrive.disk.engines import why_not_uring
 
@@ -51,6 +53,11 @@ def cupy_version() -> str:
     return str(cupy.__version__)
 
 
+def kernel() -> str:
+    """A name of the kernel that moves rows, another one for each source."""
+    return hashlib.sha256("".join(map(code, UNITS)).encode()).hexdigest()[:12]
+
+
 def limits() -> str:
     """Whether the memory of a loader can be limited here, and how."""
     with tried_limit(TRIED_BYTES, everything=False) as (group, text):
@@ -76,6 +83,7 @@ def describe(folder: Path, rehearse: bool) -> dict[str, Any]:
         "gpu": lambda: gpu_name(rehearse),
         "torch": lambda: f"{torch.__version__}, CUDA {torch.version.cuda}",
         "cupy": cupy_version,
+        "moved_by": kernel,
         "python": lambda: sys.version.split()[0],
         "kernel": lambda: f"{platform.release()}, {platform.machine()}",
         "cores": lambda: len(os.sched_getaffinity(0)),

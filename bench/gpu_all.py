@@ -1,24 +1,38 @@
-"""Everything that docs/gpu-results.md asks for, in one call and within a time.
+"""Everything that docs/gpu-results.md asks for, in three calls within ten minutes each.
 
-usage: python bench/gpu_all.py OUT [--seconds 540] [--folder DIR] [--nodes 12] [--rehearse]
-           [--only machine,tests,graph,moves,disk,epochs,switches,switch-epochs,strategies]
+usage: python bench/gpu_all.py OUT --only tests
+       python bench/gpu_all.py OUT --only strategies
+       python bench/gpu_all.py OUT --only rest
+           [--seconds 540] [--folder DIR] [--nodes 12] [--rehearse]
 
-Parts, one after the other, each made of commands with a time limit that leave JSON:
+Parts, what is least known first, each made of commands with a time limit that leave JSON. --only
+takes names of parts, too; without it they all run in this order, as far as the time reaches.
+tests:
 machine        the GPU and its libraries, the kernel, the mount that DIR lies on, which engine and
-               which limits are allowed here
-tests          tests/gpu, while the graph of --nodes million nodes is made in DIR (593 bytes of disk
-               a node); nothing is timed meanwhile
+               which limits are allowed here; part of each call
+tests          tests/gpu; nothing is timed meanwhile
+strategies:
+graph          one of --nodes million nodes is made in DIR (593 bytes of disk a node), beside tests
+               if both are asked for
+strategies     bench/gpu_strategies.py with what it prepares, GraphSAGE and GAT, those first that
+               have not been measured. A process has less memory than the features take; those that
+               fail for that run again without a limit
+rest:
+timeline       an epoch of gnndrive within torch.profiler: timeline.json.gz, and the share of the
+               time without a kernel
+light          bench/light.py: small batches that end on the GPU
+infer          bench/infer.py: a GraphSAGE over all nodes of a smaller graph, on the GPU
 moves          h2d and gather of bench/gpu.py, for each row size; each way in a process of its own,
                because a process does not survive a way that crashes
-disk           `gnndrive bench disk`: the disk's two constants
 epochs         the loaders of bench/gpu.py in rounds until the time is up, at least one round. Each
                loader has less memory than the features take; if one is killed for that, they run
                with more, and then with no limit
+disk           `gnndrive bench disk`: the disk's two constants
 switches       moves with each switch of the device
 switch-epochs  an epoch of gnndrive with each switch, as many as there is time for
-strategies     bench/gpu_strategies.py with what it prepares, if --only names it: it takes longer
-               than all others together
 
+moves, switches and switch-epochs run if --only names them or if CuPy's kernel is not the one that
+docs/gpu-results.md has figures of.
 OUT gets results.json, gpu-results.md (docs/gpu-results.md filled in) and log.txt, written after
 each command; running.json has what the command under way has measured so far, so that a kill loses
 no more than that. A command that fails is named with its error, and the others go on; the exit
@@ -50,6 +64,7 @@ from xml.etree import ElementTree
 
 import _script
 import scale
+from _gpu_machine import kernel
 from _script import grouped
 from gpu import MEASURE, ROW_BYTES, killed, same_batches, speedups_of_gnndrive
 
@@ -58,6 +73,7 @@ from gnndrive.common.memory import format_size, parse_size
 from gnndrive.disk.engines import why_not_uring
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "gpu-results.md"
 FILLED = "## Results"
 HOW = "## How to run it"
 FAKE = "*(fake GPU)*"
@@ -65,14 +81,22 @@ MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 MACHINE = {
     "date": "date", "commit": "commit of the bundle", "gpu": "GPU", "torch": "torch",
     "cupy": "CuPy", "python": "Python", "kernel": "kernel", "cores": "cores", "memory": "memory",
-    "mount": "mount of the graph's folder", "disk": "disk", "queues": "CUDA's queues",
-    "engine": "engine", "why_threads": "why not io_uring", "limits": "memory of a loader",
+    "moved_by": "CuPy's kernel", "mount": "mount of the graph's folder", "disk": "disk",
+    "queues": "CUDA's queues", "engine": "engine", "why_threads": "why not io_uring",
+    "limits": "memory of a loader",
 }  # fmt: skip
 SAME_WAY = 0.02  # ratios that differ by less are the same
 
 Result = dict[str, Any]
-NAMES = ("machine", "tests", "graph", "moves", "disk", "epochs", "switches", "switch-epochs")
-ALL_NAMES = (*NAMES, "strategies")  # the last one only if --only names it
+OF_KERNEL = ("moves", "switches", "switch-epochs")
+GROUPS = {
+    "tests": ("machine", "tests"), "strategies": ("machine", "graph", "strategies"),
+    "rest": ("machine", "graph", "timeline", "light", "infer", "moves", "epochs", "disk",
+             "switches", "switch-epochs"),
+}  # fmt: skip
+NAMES = tuple(dict.fromkeys(name for names in GROUPS.values() for name in names))
+STRATEGIES = ("rolling", "marius", "lsm-gnn", "ali+pg", "gnndrive", "ginex", "diskgnn",
+              "hierbatching")  # fmt: skip
 SECONDS = 540.0
 SWITCHES = ("gather_stream=on", "portions=8", "blocks=128")
 """Each switch of the device, those first that change epochs most."""
@@ -81,7 +105,8 @@ BEGAN = "GPU_ALL_BEGAN"  # environment: when run.sh began, in seconds of the sys
 KERNELS = WAYS[:2]  # ways whose kernel `blocks` changes
 TEST_S = 45  # after which a test's stacks are printed
 # Seconds: at most for each command, and what later ones need.
-MACHINE_S, TESTS_S, SMALL_GRAPH_S, MOVES_S, DISK_S = 60, 200, 60, 45, 45
+MACHINE_S, TESTS_S, SMALL_GRAPH_S, MOVES_S, DISK_S = 60, 240, 60, 45, 45
+STRATEGIES_S, TIMELINE_S, LIGHT_S, INFER_S = 400, 70, 70, 90
 EPOCHS_S, RETRY_S, SWITCHES_S, LATER_S, PAGE_S = 150, 70, 45, 90, 10
 ENDED = ["timeout", "--signal=INT", "--kill-after=7"]
 """Ends a command with all processes that it has started: first as Ctrl-C does, because pytest then
@@ -116,9 +141,9 @@ def commands(
     def store() -> str:
         return str(scale.store_path(own.folder, round(results["million_nodes"] * 1e6)))
 
-    def graph() -> list[str]:
-        sizes = ["--sizes", f"{results['million_nodes']:g}"]
-        return ["bench/scale.py", "--folder", folder, *sizes]
+    def graph(million: float | None = None) -> list[str]:
+        size = f"{million or results['million_nodes']:g}"
+        return ["bench/scale.py", "--folder", folder, "--sizes", size]
 
     def gpu(*more: str, script: str = "gpu") -> list[str]:
         return [f"bench/{script}.py", *more, *fake, "--json", str(own.out / "running.json")]
@@ -141,20 +166,42 @@ def commands(
     tests = ["-m", "pytest", "-p", "asyncio", "-rs", "-v", "-v"]
     tests += ["tests/fake_gpu" if own.rehearse else "tests/gpu"]
     tests += ["-o", f"faulthandler_timeout={TEST_S}"]  # shows where a test hangs
+    small = ["--memory", "300MB", "--device-memory", "1MB", "--seconds", "1", *few]
     tests += [f"--junitxml={own.out / 'tests.xml'}"]
     until = max(left() - own.seconds + TESTS_S, PAGE_S)
+    tests_s = until if "graph" in own.only else left() - PAGE_S
     yield [
-        Command("graph", graph(), until), Command("tests", tests, until),
+        Command("graph", graph(), until), Command("tests", tests, tests_s),
         Command("machine", machine, MACHINE_S),
     ]  # fmt: skip
     if parts.get("graph", {}).get("error"):
         results["million_nodes"] = 0.002 if own.rehearse else 2
         yield [Command("smaller graph", graph(), SMALL_GRAPH_S)]
+    words = [store(), "--prepare", "--steps", "sage-256,gat-256", "--most", "60"]
+    words += small if own.rehearse else ["--batches", "32", "--seconds", "5"]
+
+    def strategies(names: Iterable[str], *more: str) -> list[str]:
+        return gpu(*words, "--strategies", ",".join(names), *more, script="gpu_strategies")
+
+    most_s = min(STRATEGIES_S, left() - PAGE_S)
+    yield [Command("strategies", strategies(STRATEGIES, "--host-budget", BUDGETS[1]), most_s)]
+    if again := killed_strategies(found("strategies")):
+        yield [Command("strategies, no limit", strategies(again), left() - PAGE_S)]
+    words = [store(), "--strategies", "gnndrive", "--steps", "sage-256", "--profile",
+             str(own.out / "timeline.json.gz")]  # fmt: skip
+    words += small if own.rehearse else ["--batches", "16", "--seconds", "5"]
+    yield [Command("timeline", gpu(*words, script="gpu_strategies"), TIMELINE_S)]
+    words = ["--device", "cuda", "--units", "nodes:64:5,5 types:64:5,5 links:128:5,5"]
+    words += ["--rounds", "1", "--batches", "4", "--nodes", "3000"] if own.rehearse else [
+        "--rounds", "3", "--batches", "200"]  # fmt: skip
+    yield [Command("light", gpu(*words, script="light"), LIGHT_S)]
+    million = 0.002 if own.rehearse else 2
+    smaller = str(scale.store_path(own.folder, round(million * 1e6)))
+    yield [Command("infer, its graph", graph(million), SMALL_GRAPH_S)]
+    words = [smaller, "--device", "cuda", "--memory", "1GB", "--memory-limit", "6GiB"]
+    yield [Command("infer", gpu(*words, script="infer"), INFER_S)]
     for way in WAYS:
         yield [Command(f"moves, {way}", moves(way), MOVES_S)]
-    engine = "threads" if why_not_uring() else "uring"
-    disk = ["-m", "gnndrive.cli.main", "bench", "disk", "--json", "--ioengine", engine, store()]
-    yield [Command("disk", disk, DISK_S)]
     for budget in BUDGETS:
         name = "epochs" if budget == BUDGETS[0] else f"epochs, {budget or 'no limit'}"
         most_s = max(left() - LATER_S - PAGE_S, min(EPOCHS_S, left() - PAGE_S))
@@ -162,6 +209,9 @@ def commands(
         yield [Command(name, epochs(budget, *more), most_s)]
         if not killed(found(name)) or left() < LATER_S + PAGE_S + RETRY_S:
             break
+    engine = "threads" if why_not_uring() else "uring"
+    disk = ["-m", "gnndrive.cli.main", "bench", "disk", "--json", "--ioengine", engine, store()]
+    yield [Command("disk", disk, DISK_S)]
     way = next((way for way in working_ways(results) if way in KERNELS), KERNELS[0])
     for one in ("defaults", *SWITCHES):
         yield [Command(f"switches, {one}", moves(way, "--switch", one), SWITCHES_S)]
@@ -174,10 +224,6 @@ def commands(
         more += [word for one in tried for word in ("--switch", one)]
         words = epochs(before["host_budget"], *more)
         yield [Command("switch-epochs", words, left() - PAGE_S)]
-    small = ["--memory", "300MB", "--device-memory", "1MB", "--seconds", "1", "--steps",
-             "sage-256", *few]  # fmt: skip
-    words = [store(), "--prepare", *(small if own.rehearse else [])]
-    yield [Command("strategies", gpu(*words, script="gpu_strategies"), left() - PAGE_S)]
 
 
 # ---- running them
@@ -342,6 +388,12 @@ def epochs_of_gnndrive(results: Result) -> Result:
     return {}
 
 
+def killed_strategies(found: Result) -> list[str]:
+    """The strategies whose process was killed, as one is that exceeds its memory limit."""
+    named = (line.partition(": ") for line in found.get("failed", []))
+    return [name for name, _, why in named if why == f"ended with -{signal.SIGKILL:d}"]
+
+
 def compared(ran: list[Result], loader: str) -> list[Result]:
     """The command that compares gnndrive with a loader under the least memory; without one, the
     last that has any epochs, or the last."""
@@ -438,6 +490,38 @@ def idle(results: Result, ran: list[Result]) -> str:
     )
 
 
+def strategies(results: Result, ran: list[Result]) -> str:
+    return "; ".join(
+        f"{each['strategy']}, {kind}: {step['s_a_batch']:.3f} of {step['step_s']:.3f} s, idle "
+        f"{step['idle']:.1%}{', no limit' if not each['peak_bytes'] else ''}"
+        for each in all_of(ran, "results") for kind, step in each["steps"].items()
+    )  # fmt: skip
+
+
+def timeline(results: Result, ran: list[Result]) -> str:
+    profiles = (each.get("profile") for each in all_of(ran, "results"))
+    return "; ".join(
+        f"{each['no_kernel']:.1%} of {each['batches']} batches, copies {each['copy_s']:.2f} s, "
+        f"steps ran in all but {each['idle']:.1%}"
+        for each in profiles if each
+    )  # fmt: skip
+
+
+def light(results: Result, ran: list[Result]) -> str:
+    return "; ".join(
+        f"{line['unit']}, {line['source']}: {line['ms']:.2f} ms, {line['ratio']:.2f}"
+        for line in all_of(ran, "lines")
+    )
+
+
+def inference(results: Result, ran: list[Result]) -> str:
+    return "".join(
+        f"{found['gnndrive']['seconds']:.1f} s, {found['of_reads']:.2f} of its reads; "
+        f"{found['memory']}"
+        for found in (one["result"] for one in ran) if "gnndrive" in found
+    )  # fmt: skip
+
+
 def disk(results: Result, ran: list[Result]) -> str:
     return "".join(
         f"{found['request_s'] * 1e6:.1f} µs a request, {found['byte_s'] * 1e9:.3f} ns a byte, "
@@ -488,6 +572,11 @@ class Row(NamedTuple):
 
 ROWS = (
     Row("tests/gpu", "green", "tests", tests),
+    Row("seconds a batch and of its step, share in which no step ran between CUDA events, each "
+        "strategy", "", "strategies", strategies),
+    Row("share of an epoch without a kernel, by torch.profiler", "", "timeline", timeline),
+    Row("a small batch on the GPU, ratio to PyG's class and `batch.to`", "", "light", light),
+    Row("inference of a GraphSAGE on the GPU, beside its reads", "", "infer", inference),
     Row("rows into the feature buffer beside a plain pinned copy of the same bytes, 512 and 3,072 "
         "bytes a row, by each way", "at least 0.9", "moves", partial(ratios, kind="h2d")),
     Row("which way is faster", "", "moves", faster_way),
@@ -526,6 +615,8 @@ def answer(results: Result, row: Row) -> tuple[str, str, str, str, str]:
     figure = row.answer(results, ran)
     if not figure:
         not_run = "not run" if row.step in results["asked"] else "not asked for"
+        if row.step in OF_KERNEL and row.step not in results["asked"]:
+            not_run = "the kernel is as it was measured before"
         figure = f"not measured: {'; '.join(map(why, ran)) or not_run}"
     elif results["rehearsal"]:
         figure += f" {FAKE}"
@@ -599,11 +690,15 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for everything")
     parser.add_argument("--folder", type=Path, default=ROOT / "graphs", help="of the graph")
     parser.add_argument("--nodes", type=float, help="million nodes; default: 12")
-    parser.add_argument("--only", type=_script.names, default=list(NAMES))
+    parser.add_argument("--only", type=_script.names, default=list(GROUPS))
     parser.add_argument("--rehearse", action="store_true", help="on a fake GPU, in small")
     own = parser.parse_args(given)
     own.out, own.folder = own.out.resolve(), own.folder.resolve()
-    _script.check_names(parser, "part", own.only, ALL_NAMES)
+    _script.check_names(parser, "part", own.only, {*GROUPS, *NAMES})
+    known = PAGE.read_text(encoding="utf-8")
+    again = NAMES if kernel() not in known else [each for each in NAMES if each not in OF_KERNEL]
+    parts = {each for group in own.only for each in GROUPS.get(group, ()) if each in again}
+    own.only = [each for each in NAMES if each in parts | {*own.only}]
     return own
 
 
@@ -622,7 +717,7 @@ def earlier(file: Path, rehearsal: bool, asked: Sequence[str]) -> Result:
 def run(own: argparse.Namespace, make: Callable[..., Commands] = Commands) -> int:
     for folder in (own.out, own.folder):
         folder.mkdir(parents=True, exist_ok=True)
-    template = (ROOT / "docs" / "gpu-results.md").read_text(encoding="utf-8")
+    template = PAGE.read_text(encoding="utf-8")
 
     def write_page() -> None:
         try:
@@ -632,7 +727,7 @@ def run(own: argparse.Namespace, make: Callable[..., Commands] = Commands) -> in
         (own.out / "gpu-results.md").write_text(text, encoding="utf-8")
 
     head = earlier(own.out / "results.json", own.rehearse, own.only)
-    asked = [name for name in ALL_NAMES if name in own.only or name in head.get("asked", [])]
+    asked = [name for name in NAMES if name in own.only or name in head.get("asked", [])]
     if "graph" in own.only:
         head.pop("million_nodes", None)
     head |= {"rehearsal": own.rehearse, "asked": asked}

@@ -2,7 +2,7 @@
 
 usage: python bench/gpu_strategies.py STORE [--prepare] [--strategies gnndrive,ginex] [--json FILE]
            [--steps sage-256,gat-256] [--batches 48] [--seconds 6] [--device-memory 2GB]
-           [--memory 2500MB] [--host-budget 6GiB]
+           [--memory 2500MB] [--host-budget 6GiB] [--profile FILE.json.gz]
 
 --prepare first makes what strategies need and the store lacks: partitions at random, and a pack of
 the batches. Then each strategy runs in a process of its own, which loads epoch after epoch of the
@@ -14,7 +14,10 @@ gat-256     GAT of three layers, four heads of 64
 sage-1024   GraphSAGE of three layers, 1,024 hidden units
 
 `idle` is the share of the time in which no step ran on the GPU: 1 less the steps' seconds, each
-between two events, over the seconds. `first` counts from iter() to the first batch. `where` is the
+between two CUDA events, over the seconds. A step during which the GPU waits for its next kernel
+counts as if it ran, so with --profile the last step runs on as many batches again within
+torch.profiler: FILE is their timeline for Perfetto, and `profile` has the share of the time without
+a kernel. `first` counts from iter() to the first batch. `where` is the
 stage whose batches took longest, beside the time that they waited in queues. Some rows of some
 batches are compared with the store's: one that differs ends the strategy's run.
 
@@ -25,11 +28,13 @@ cgroup as root. Without a GPU the script says so and exits with 2; --rehearse ru
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -50,6 +55,7 @@ from gnndrive.common.memory import parse_size
 from gnndrive.strategies import STRATEGIES
 
 CHECKED_BATCHES, CHECKED_ROWS = 4, 1_000
+TOP = 12  # kernels that a summary names
 ON_DEVICE = [name for name, each in STRATEGIES.items() if not each.baseline]
 WAITING = {
     "sampler_wait", "extracting_queue", "admission", "training_queue", "output_queue", "step",
@@ -114,6 +120,9 @@ def work(own: argparse.Namespace, name: str) -> None:
             found["stats"] = {key: each for key, each in stats if not isinstance(each, dict)}
             found |= {"stages": stages, "gpu_bytes": torch.cuda.max_memory_allocated()}
             print(json.dumps(found), flush=True)
+        if own.profile:
+            found["profile"] = profiled(batches, step, own)
+            print(json.dumps(found), flush=True)
         batches.close()
 
 
@@ -140,6 +149,46 @@ def timed(batches: Iterator[Data], step: Step, own: argparse.Namespace) -> dict[
         "batches": count, "nodes_a_batch": nodes / count, "s_a_batch": elapsed / count,
         "step_s": stepped / count, "idle": 1 - stepped / elapsed,
     }  # fmt: skip
+
+
+def profiled(batches: Iterator[Data], step: Step, own: argparse.Namespace) -> dict[str, Any]:
+    """`timed`, with what ran on the GPU meanwhile; writes the timeline."""
+    with torch.profiler.profile(activities=torch.profiler.supported_activities()) as made:
+        found: dict[str, Any] = timed(batches, step, own)
+    made.export_chrome_trace(own.profile)
+    with gzip.open(own.profile) as file:
+        ran = on_gpu(json.load(file)["traceEvents"])
+    elapsed = found["batches"] * found["s_a_batch"]
+    return found | ran | {"no_kernel": 1 - ran["kernel_s"] / elapsed}
+
+
+def on_gpu(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Of a timeline of torch.profiler: the seconds in which a kernel ran, or a copy, and those of
+    the kernels that took longest, by name."""
+    spans, kernels = (
+        defaultdict[str, list[tuple[float, float]]](list),
+        defaultdict[str, float](float),
+    )
+    for each in events:
+        kind = each.get("cat", "")
+        if kind in ("kernel", "gpu_memcpy"):
+            spans[kind].append((each["ts"], each["ts"] + each["dur"]))
+        if kind == "kernel":
+            kernels[each["name"]] += each["dur"] / 1e6
+    longest = sorted(kernels.items(), key=lambda each: -each[1])[:TOP]
+    return {
+        "kernel_s": covered(spans["kernel"]) / 1e6, "copy_s": covered(spans["gpu_memcpy"]) / 1e6,
+        "kernels": dict(longest),
+    }  # fmt: skip
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of spans (start, end)."""
+    length, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        length += max(end - max(start, until), 0.0)
+        until = max(until, end)
+    return length
 
 
 def compare(batches: Iterator[Data], store: gnndrive.Store) -> int:
@@ -169,6 +218,11 @@ def table(found: dict[str, Any]) -> str:
                 f"{result['strategy']:<13} {kind:<10} {each['nodes_a_batch']:8,.0f} "
                 f"{each['s_a_batch']:8.3f} {each['step_s']:7.3f} {each['idle']:5.2f} "
                 f"{result['first_s']:8.2f}  {result['where']}"
+            )
+        if profile := result.get("profile"):
+            lines.append(
+                f"within torch.profiler: {profile['s_a_batch']:.3f} s a batch; no kernel in "
+                f"{profile['no_kernel']:.2f} of the time; longest: {', '.join(profile['kernels'])}"
             )
     return "\n".join(lines + [f"failed: {line}" for line in found["failed"]])
 
@@ -213,6 +267,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--device-memory", default="2GB")
     parser.add_argument("--memory", default="2500MB")
     parser.add_argument("--host-budget", metavar="SIZE", help="memory limit of each process")
+    parser.add_argument("--profile", metavar="FILE", help="timeline of the last strategy")
     parser.add_argument("--rehearse", action="store_true", help="on a fake GPU")
     parser.add_argument("--worker", choices=STRATEGIES, help=argparse.SUPPRESS)
     own = parser.parse_args(given)

@@ -2,6 +2,7 @@
 
 usage: python bench/light.py [FOLDER] [--units nodes:64:5,5] [--sources pyg,data,hits,first]
            [--consumers idle] [--rounds 5] [--batches 400] [--nodes 200000] [--json FILE]
+           [--device cuda]
 
 FOLDER holds the generated stores, which are made if they are missing; without it they are
 temporary. A unit is KIND:SEEDS:FANOUT; of the kinds, "nodes" is one node type with 128 floats a
@@ -18,6 +19,9 @@ that waits for a GPU, and "burn" computes 3 ms in Python; beside it a list of re
 measured, too. Each line has the median of the rounds: milliseconds a batch from the first batch to
 the last; their ratio to "pyg"; the user's thread's microseconds of CPU a batch within `next`; and
 of all threads the CPU milliseconds and voluntary context switches a batch.
+
+With --device batches end on a GPU: a store's loader delivers them there, and those of the others
+are moved with `batch.to`. The last one has arrived when the time ends. --rehearse: on a fake one.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from typing import Any
 
 import _script
 import torch
+from _gpu import fake_or_real
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader
 
@@ -100,7 +105,17 @@ class Graphs:
 # ---- the loaders
 
 
-def loader_of(unit: str, source: str, graphs: Graphs, batches: int) -> Any:
+class Moved:
+    """A loader whose batches are moved to a device."""
+
+    def __init__(self, loader: Any, device: str) -> None:
+        self._loader, self._device = loader, device
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch.to(self._device) for batch in self._loader)
+
+
+def loader_of(unit: str, source: str, graphs: Graphs, batches: int, device: str) -> Any:
     kind, size, fanout = unit.split(":")
     seeds, neighbors = int(size), [int(number) for number in fanout.split(",")]
     data, store = graphs.of(kind)
@@ -116,13 +131,14 @@ def loader_of(unit: str, source: str, graphs: Graphs, batches: int) -> Any:
         given["input_nodes"] = ("paper", ids) if kind == "types" else ids
     if source in ("hits", "first"):
         features = sum(each.numel() * each.element_size() for each in _features(data))
-        return sampler(store, neighbors, buffer=int(1.1 * features), seed=SEED, **given)
+        given |= {"buffer": int(1.1 * features), "seed": SEED, "device": device}
+        return sampler(store, neighbors, **given)
     made = sampler(data, neighbors, **given)
-    if source == "data":
-        return made
-    if kind == "links":
-        return LinkLoader(data, link_sampler=made.link_sampler, **given)
-    return NodeLoader(data, node_sampler=made.node_sampler, **given)
+    if source == "pyg" and kind == "links":
+        made = LinkLoader(data, link_sampler=made.link_sampler, **given)
+    elif source == "pyg":
+        made = NodeLoader(data, node_sampler=made.node_sampler, **given)
+    return made if device == "cpu" else Moved(made, device)
 
 
 def _features(data: Any) -> list[torch.Tensor]:
@@ -171,6 +187,8 @@ def take(batches: Iterator[Any], consume: Callable[[], None]) -> dict[str, float
         consume()
         count += 1
         del batch
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     passed_s = perf_counter() - begun
     after_cpu_s, after_switches = threads()
     return {
@@ -185,7 +203,7 @@ class Measured:
 
     def __init__(self, unit: str, options: argparse.Namespace, graphs: Graphs) -> None:
         self.unit, self._options = unit, options
-        self._load = lambda source: loader_of(unit, source, graphs, options.batches)
+        self._load = lambda source: loader_of(unit, source, graphs, options.batches, options.device)
         self._kept = {source: self._load(source) for source in options.sources if source != "first"}
         if "hits" in self._kept:
             for _ in range(2):
@@ -202,6 +220,11 @@ class Measured:
                 self._note(source, consumer, iter(loader), consume)
                 if source == "first":
                     loader.close()
+
+    def close(self) -> None:
+        """Close the store's loader, while its GPU is there."""
+        if "hits" in self._kept:
+            self._kept["hits"].close()
 
     def _note(
         self, source: str, consumer: str, batches: Iterator[Any], consume: Callable[[], None]
@@ -228,6 +251,8 @@ def main() -> None:
     made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--batches", type=int, default=400)
     made.add_argument("--nodes", type=int, default=200_000)
+    made.add_argument("--device", default="cpu")
+    made.add_argument("--rehearse", action="store_true", help="on a fake GPU")
     made.add_argument("--json", metavar="FILE")
     options = made.parse_args()
     _script.check_names(made, "source", options.sources, SOURCES)
@@ -239,17 +264,19 @@ def main() -> None:
     print(f"{'unit':16}{'source':7}{'consumer':9}{'ms':>8}{'ratio':>7}{'own us':>8}{'CPU ms':>8}"
           f"{'switches':>9}")  # fmt: skip
     with ExitStack() as stack:
+        stack.enter_context(fake_or_real(options.rehearse))
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         graphs = Graphs(folder, options.nodes)
         for unit in options.units:
             measured = Measured(unit, options, graphs)
             for _ in range(options.rounds):
                 measured.round({name: do[name] for name in options.consumers})
+            measured.close()
             for line in measured.lines():
                 found.append(line)
                 print(LINE.format_map({"ratio": 0.0, **line}))
-    if options.json:
-        _script.write({"rounds": options.rounds, "lines": found}, options.json)
+            if options.json:
+                _script.write({"rounds": options.rounds, "lines": found}, options.json)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,13 @@ import epoch
 import gpu
 import gpu_all
 import gpu_strategies
+import infer
 import pytest
 
 from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.common.memory import parse_size
+from tests.bench.test_scripts import DISK
 from tests.project_files import ROOT
 
 PAGE = (ROOT / "docs" / "gpu-results.md").read_text(encoding="utf-8")
@@ -36,6 +38,14 @@ TESTS_XML = """<testsuites><testsuite name="pytest" errors="0" tests="4" time="2
 </testsuite></testsuites>"""
 SECONDS = {"pinned": 6.0, "row-copies": 9.0, "gnndrive": 3.0}
 RATIO = {"zero-copy": 0.95, "copy+kernel": 0.8, "staged": 0.6}
+STEPS = {"sage-256": {"s_a_batch": 0.5, "step_s": 0.2, "idle": 0.6}}
+PROFILE = {"no_kernel": 0.65, "batches": 16, "copy_s": 0.01, "idle": 0.6}
+RESULTS = [{"strategy": "rolling", "steps": STEPS, "peak_bytes": 1, "profile": PROFILE}]
+OTHERS: dict[str, dict[str, Any]] = {
+    "bench/gpu_strategies.py": {"results": RESULTS, "failed": []},
+    "bench/light.py": {"lines": [{"unit": "nodes:64", "source": "hits", "ms": 1.5, "ratio": 0.5}]},
+    "bench/infer.py": {"gnndrive": {"seconds": 9.0}, "of_reads": 1.2, "memory": "a limit"},
+}
 
 
 class Fake:
@@ -50,6 +60,7 @@ class Fake:
         self.crashes_at = ""  # a set of switches or a way at which bench/gpu.py crashes
         self.moves_kept = 0  # of that one, measured before
         self.killed_at = ""  # a word of the command at which the script itself is stopped
+        self.failed: list[str] = []  # strategies, if they have a limit
 
     def clock(self) -> float:
         return self.now
@@ -96,6 +107,9 @@ class FakeChild:
         self._errors.write(errors.encode())
         if "bench/gpu.py" in self._command:
             Path(self._given["--json"]).write_text(json.dumps(self._measured()))
+        for script in OTHERS.keys() & {*self._command}:
+            failed = fake.failed if "--host-budget" in self._command else []
+            Path(self._given["--json"]).write_text(json.dumps(OTHERS[script] | {"failed": failed}))
         asked = [*self._switches(), *self._given.get("--ways", "").split(",")]
         return -11 if fake.crashes_at and fake.crashes_at in asked else self._of(fake.statuses, 0)
 
@@ -158,7 +172,12 @@ def fake() -> Fake:
 
 
 @pytest.fixture
-def run(fake, tmp_path):
+def new_kernel(monkeypatch):
+    monkeypatch.setattr(gpu_all, "kernel", lambda: "one that was not measured")
+
+
+@pytest.fixture
+def run(fake, tmp_path, new_kernel):
     """Runs --all with fakes and returns its results; the page is in "page"."""
 
     def make(*given: Any) -> gpu_all.Commands:
@@ -183,14 +202,15 @@ PYGS_WAY = "seconds a batch beside PyG's way"
 
 
 def test_nothing_is_timed_while_the_graph_is_made_and_every_row_is_filled_in(fake, run, tmp_path):
-    fake.seconds = {"pytest": 90.0, "bench/scale.py": 120.0, "h2d,gather": 12.0, "--seconds": 200.0}
+    fake.seconds = {"pytest": 90.0, "h2d,gather": 12.0, "epoch": 100.0, "12": 120.0}
     found = run()
     page = found["page"]
     assert (found["status"], list(found["parts"])) == (0, [
-        "machine", "tests", "graph", *(f"moves, {way}" for way in WAYS), "disk", "epochs",
+        "machine", "tests", "graph", "strategies", "timeline", "light", "infer, its graph", "infer",
+        *(f"moves, {way}" for way in WAYS), "epochs", "disk",
         *(f"switches, {one}" for one in ("defaults", *gpu_all.SWITCHES)), "switch-epochs",
     ])  # fmt: skip
-    assert fake.began("bench/scale.py") == [0.0]
+    assert fake.began("bench/scale.py")[0] == 0.0
     (tests,) = fake.began("pytest")
     assert tests < 120.0 <= min(fake.began("bench/gpu.py") + fake.began("disk"))
     assert fake.now < gpu_all.SECONDS
@@ -202,6 +222,10 @@ def test_nothing_is_timed_while_the_graph_is_made_and_every_row_is_filled_in(fak
         "2 skipped: no CuPy",
         "rows into the feature": "zero-copy, 512 B: 0.95 (0.95–0.95)",
         "which way is faster": "zero-copy: 0.95 of the plain copy, copy+kernel 0.80",
+        "seconds a batch and of its step": "rolling, sage-256: 0.500 of 0.200 s, idle 60.0%",
+        "share of an epoch without a kernel": "65.0% of 16 batches",
+        "a small batch": "nodes:64, hits: 1.50 ms, 0.50",
+        "inference": "9.0 s, 1.20 of its reads; a limit",
         "gather beside": "staged, 3,072 B: 0.60 (0.60–0.60)",
         PYGS_WAY: "2.00 (2.00–2.00) times as fast; 2 rounds of 8 batches",
         "seconds a batch beside one copy a row": "3.00 (3.00–3.00) times as fast",
@@ -260,6 +284,41 @@ def test_an_epoch_that_lacks_memory_is_run_again_with_more(fake, run, memory):
     assert none == ""
 
 
+def test_tests_alone_have_all_the_time(fake, run):
+    fake.seconds = {"pytest": gpu_all.TESTS_S + 200.0}
+    assert run("--only", "tests")["parts"]["tests"]["error"] == ""
+    assert "because the time was up" in run("--only", "tests,graph")["parts"]["tests"]["error"]
+
+
+def test_strategies_that_lack_memory_run_again_without_a_limit(fake, run):
+    fake.failed = ["rolling: ended with -9", "ginex: ended with 1", "marius: not ended after 60 s"]
+    parts = run("--only", "strategies")["parts"]
+    assert list(parts) == ["machine", "graph", "strategies", "strategies, no limit"]
+    (words,) = [command for _, command in fake.commands if "--host-budget" in command]
+    assert ",".join(gpu_all.STRATEGIES) in words
+    again = parts["strategies, no limit"]["command"]
+    assert ("--strategies rolling " in again, "--host-budget" in again) == (True, False)
+
+
+def test_a_kernel_that_was_measured_is_not_measured_again(tmp_path):
+    def only(*words: str) -> list[str]:
+        return gpu_all.parse([str(tmp_path), *words]).only
+
+    everything = [name for name in gpu_all.NAMES if name not in gpu_all.OF_KERNEL]
+    assert only() == only("--only", "tests,strategies,rest") == everything
+    assert only("--only", "tests,switches") == ["machine", "tests", "switches"]
+
+
+def test_a_timeline_says_when_a_kernel_ran():
+    spans = [("kernel", 0, 4), ("kernel", 2, 4), ("kernel", 9, 1), ("gpu_memcpy", 3, 2)]
+    events = [{"cat": kind, "name": f"{at}", "ts": at, "dur": us} for kind, at, us in spans]
+    found = gpu_strategies.on_gpu([*events, {"ph": "M", "name": "process_name"}])
+    assert found == {
+        "kernel_s": pytest.approx(7e-6), "copy_s": pytest.approx(2e-6),
+        "kernels": {"0": 4e-6, "2": 4e-6, "9": 1e-6},
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("kept", [0, 3])
 def test_what_is_behind_a_crash_is_measured_in_another_process(fake, run, kept):
     fake.crashes_at, fake.moves_kept = "zero-copy", kept
@@ -284,12 +343,13 @@ def test_each_switch_of_the_device_is_measured():
 
 
 def test_a_stop_ends_what_runs_and_keeps_the_results(fake, run, tmp_path):
-    fake.killed_at = "h2d,gather"
+    fake.killed_at, before = "bench/light.py", ["machine", "tests", "graph"]
+    before += ["strategies", "timeline"]
     with pytest.raises(SystemExit):
         run()
     out = tmp_path / "out"
     found = json.loads((out / "results.json").read_text())
-    assert (fake.stopped, list(found["parts"])) == (1, ["machine", "tests", "graph"])
+    assert (fake.stopped, list(found["parts"])) == (1, before)
     assert "1 passed, 1 failed, 2 skipped" in (out / "gpu-results.md").read_text()
 
 
@@ -397,11 +457,13 @@ def test_a_rehearsal_fills_every_table_and_marks_its_figures(tmp_path, monkeypat
     monkeypatch.setattr(gpu_all, "SWITCHES", gpu_all.SWITCHES[:2])  # the others take as long each
     monkeypatch.setattr(gpu, "tried_limit", lambda *_: contextlib.nullcontext((None, "no limit")))
     words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs")]
-    status = gpu_all.run(gpu_all.parse(words), make)
+    parts = ["machine", "tests", "graph", "epochs", "disk", *gpu_all.OF_KERNEL]
+    status = gpu_all.run(gpu_all.parse([*words, "--only", ",".join(parts)]), make)
     results = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
     assert status == 0, {name: part["error"] for name, part in results.items()}
     page = (tmp_path / "out" / "gpu-results.md").read_text()
-    assert "not measured" not in page
+    for each in gpu_all.ROWS:
+        assert ("not measured" in row(page, each.question)) is (each.step not in parts)
     for question in ("rows into", "gather", PYGS_WAY, "GPU idle"):
         assert gpu_all.FAKE in row(page, question)
     moves = gpu_all.all_of((results[f"moves, {way}"] for way in WAYS), "moves")
@@ -416,7 +478,9 @@ def test_a_rehearsal_fills_every_table_and_marks_its_figures(tmp_path, monkeypat
     assert {one["switches"] for one in epochs} == {"defaults", *gpu_all.SWITCHES}
 
 
-def test_a_rehearsal_measures_every_strategy_if_asked(tmp_path, monkeypatch):
+def test_a_rehearsal_measures_every_strategy_a_timeline_small_batches_and_inference(
+    tmp_path, monkeypatch
+):
     def run_worker(command, *_):
         worker, printed = gpu_strategies.parse(command[2:]), io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -426,16 +490,30 @@ def test_a_rehearsal_measures_every_strategy_if_asked(tmp_path, monkeypatch):
     def make(*given):
         return gpu_all.Commands(*given, start=InProcess, clock=lambda: 0.0)
 
+    def run_infer(name, options, *_):
+        with infer.fake_or_real(options.rehearse):
+            return infer.RUNS[name](options)
+
     monkeypatch.setattr(gpu_strategies, "run_limited", run_worker)
+    monkeypatch.setattr(epoch, "spawn", run_infer)
+    monkeypatch.setattr(infer, "beside_disk", lambda store, call: (call(), DISK))
+    for script in (infer, gpu_strategies):
+        name = "limited" if script is infer else "tried_limit"
+        monkeypatch.setattr(script, name, lambda *_: contextlib.nullcontext((None, "no limit")))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     words = [str(tmp_path / "out"), "--rehearse", "--folder", str(tmp_path / "graphs")]
-    assert "strategies" not in gpu_all.parse(words).only
-    status = gpu_all.run(gpu_all.parse([*words, "--only", "graph,strategies"]), make)
+    asked = "graph,strategies,timeline,light,infer"
+    status = gpu_all.run(gpu_all.parse([*words, "--only", asked]), make)
     parts = json.loads((tmp_path / "out" / "results.json").read_text())["parts"]
     assert status == 0, {name: part["error"] for name, part in parts.items()}
+    page = (tmp_path / "out" / "gpu-results.md").read_text()
+    for each in gpu_all.ROWS:
+        assert ("not measured" in row(page, each.question)) is (each.step not in asked)
+    assert (tmp_path / "out" / "timeline.json.gz").stat().st_size > 0
     found = parts["strategies"]["result"]
     assert found["prepared"].keys() == {"partitioned", "packed"}
-    assert [each["strategy"] for each in found["results"]] == gpu_strategies.ON_DEVICE
+    assert [each["strategy"] for each in found["results"]] == list(gpu_all.STRATEGIES)
+    assert {*gpu_all.STRATEGIES} == {*gpu_strategies.ON_DEVICE}
     for each in found["results"]:
         assert each["compared"] > 0
         assert 0 < each["steps"]["sage-256"]["batches"] <= 3
