@@ -75,6 +75,7 @@ class Seeds:
         of_edges: whether the seeds are edges, and `given` makes an EdgeSamplerInput.
         type: the node or edge type of the seeds; None in a homogeneous graph.
         dealt: the batch's number among the batches of all ranks; None: there is one rank.
+        again: how often the batch comes again later in the epoch, as it is, with this number.
     """
 
     index: int
@@ -84,6 +85,7 @@ class Seeds:
     of_edges: bool = False
     type: NodeKey | EdgeKey = None
     dealt: int | None = None
+    again: int = 0
 
     @property
     def number(self) -> int:
@@ -93,7 +95,9 @@ class Seeds:
     def dealt_as(self, dealt: int, index: int) -> Seeds:
         """The same seeds with these numbers: what `dataclasses.replace` makes, in a third of its
         time."""
-        return Seeds(index, self.node, self.input_id, self.given, self.of_edges, self.type, dealt)
+        return Seeds(
+            index, self.node, self.input_id, self.given, self.of_edges, self.type, dealt, self.again
+        )
 
 
 @dataclass(frozen=True, slots=True)

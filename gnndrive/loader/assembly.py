@@ -387,7 +387,9 @@ class Assembly:
         collate = self.collate
         return Drawing(
             self.store, self.drawn_settings(size), self.inputs, size,
-            self.schedule(0) if self.batch_sampler is None else None, not self.shuffle,
+            None if self.batch_sampler is not None
+            else choose_schedule(self.strategy.schedule, self.schedule_context(0)),
+            not self.shuffle,
             lambda limits: self.sampler(limits=limits),
             lambda sample: collate.rows_of(sample, collate.attributes),
         )  # fmt: skip

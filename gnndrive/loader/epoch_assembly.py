@@ -57,6 +57,7 @@ class EpochAssembly:
             self.batches = chain(list(islice(self.batches, 1)), self.batches)
         steps = state.batches // ranks.per_step
         self._windows = partial(assembly.windows_left, seed, self._number, steps)
+        self._done = steps
         self._end: int | None = None  # how many batches the iterator yields in all, if known
         with contextlib.suppress(TypeError):  # a batch sampler without a length
             self._end = assembly.steps(state.batches, seed, self._number)
@@ -74,6 +75,7 @@ class EpochAssembly:
         context = FeedContext(
             partial(self._windows, first), settings.request, settings.plan, settings.policy,
             self._pool.empty, runtime.adjacency.load, runtime.adjacency.free, self._end,
+            self._done,
         )  # fmt: skip
         feed = self._assembly.scheme.feed(context)
         inputs = EpochInputs(self._number, self._seed, batches, self._sampler(), self, feed, first)

@@ -64,7 +64,7 @@ def _compared(assembly: Assembly, all: bool, curve: bool) -> Comparison | None:
         if not table.of_edges
     }
     try:
-        batches = assembly.steps()
+        batches = _with(assembly, default()).steps()
     except TypeError:
         batches = None
     pace = measure_pace(default().policy)

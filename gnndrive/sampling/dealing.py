@@ -62,10 +62,10 @@ def number_batches(
     """Yield the seeds of all batches of this rank but the first `done`, each with its window.
 
     The seeds' `index` counts from 0. Their `dealt` is the batch's number among all ranks' batches,
-    which `number` returns for the batch's place in `windows`.
+    which `number` returns for the index that they have in `windows`.
     """
     for index, (window, seeds) in enumerate(_flat(skip(windows, done))):
-        yield window, seeds.dealt_as(number(done + index), index)
+        yield window, seeds.dealt_as(number(seeds.index), index)
 
 
 def skip(windows: Iterator[Window], done: int) -> Iterator[Window]:

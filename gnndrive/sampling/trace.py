@@ -2,7 +2,7 @@
 
 A superbatch is sampled before the first of its batches is extracted (Ginex §3.1), and its samples
 wait in a file. `strategies/superbatches/feed.py` writes them in any order, makes a pass over them
-from the last to the first with `add_next_uses`, and reads each once, in order. A record has the
+from the last to the first with `add_next_uses`, and reads each in order. A record has the
 sections that a pack's has (`store/packed/encoding.py`), but those of a plain sample as they are in
 memory, so that they are read without a copy; then, on a page,
 
@@ -10,7 +10,7 @@ memory, so that they are read without a copy; then, on a page,
 
 It starts on a page, because it is written and read past the page cache: dirty pages count in a
 control group. The file has no name, so that the kernel frees it whatever happens to the process,
-and each record's blocks are given back when it was read.
+and each record's blocks are given back when it was read, unless its batch comes again.
 
 When not to use it: for what a user's sampler or transform returns, which may hold anything.
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -261,16 +262,21 @@ class Trace:
         return {type: _NONE if node is None else node for type, node in nodes.items()}
 
     def take(self, index: int) -> tuple[Seeds, Sample | Subgraph, Mapping[NodeKey, NextUses]]:
-        """Read the sample of batch `index` and give its blocks back; once for each batch. The next
-        uses of its nodes by type, as far as they are known."""
-        record = self._records.pop(index)
+        """Read the sample of batch `index`; once, unless it comes again, and then give its blocks
+        back. The next uses of its nodes by type, as far as they are known."""
+        record = self._records[index]
+        if not (again := record.seeds.again):
+            del self._records[index]
         if record.sample is not None:
             seeds, sample, codes = record.seeds, record.sample, record.codes
+            if again:  # the user may change what a batch is made of
+                seeds = replace(seeds, node=seeds.node.copy(), input_id=seeds.input_id.copy())
+                sample = deepcopy(sample)
         else:
             memory = _pages(self._empty, record.sample_bytes + record.code_bytes)
             self._get(memory, record.offset)
-            # Where the file system has no holes, closing gives the blocks back.
-            lib.gd_punch_hole(self._file.fd, record.offset, len(memory))
+            if not again:  # where the file system has no holes, closing gives the blocks back
+                lib.gd_punch_hole(self._file.fd, record.offset, len(memory))
             batch = self._batch(index, record, memory)
             seeds, sample = batch.seeds, batch.sample
             read = memory[record.sample_bytes :].view(np.uint16)

@@ -54,6 +54,7 @@ class FeedContext:
         empty: allocates arrays, as `numpy.empty` does.
         load_graph, free_graph: have the adjacency in memory, and free it again.
         end: how many batches the iterator yields in all; None: it is not known.
+        done: how many batches of the epoch came before those that the iterator yields.
     """
 
     left: Callable[[], Iterator[Window]]
@@ -64,6 +65,7 @@ class FeedContext:
     load_graph: Callable[[], None]
     free_graph: Callable[[], None]
     end: int | None
+    done: int
 
 
 class Scheme:
@@ -287,6 +289,12 @@ class Strategy(Arguments):
         return {name: getattr(self, name) for name in own}
 
     @property
+    def own_batches(self) -> str:
+        """A text that identifies its batches, if its arguments give other ones than its schedule
+        and sampler; else empty."""
+        return ""
+
+    @property
     def about(self) -> tuple[str, ...]:
         """Lines that say what it does, what it needs if it needs anything, and when it pays."""
         needs = {"preparation": self.preparation, "disk": self.disk}
@@ -401,6 +409,8 @@ def auto() -> Strategy:
 
 def batches_of(strategy: Strategy) -> str:
     """The name of the first strategy with the same schedule and sampler, so the same batches."""
+    if strategy.own_batches:
+        return strategy.own_batches
     for each in strategies().values():
         if (each.schedule, each.sampler) == (strategy.schedule, strategy.sampler):
             return each.name

@@ -24,20 +24,24 @@ from gnndrive.disk.tiers.rolled import (
     rows_of_block,
     spare_blocks,
 )
-from gnndrive.loader.arguments import preset
+from gnndrive.loader.arguments import positive, preset
 from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.ranks import Ranks
 from gnndrive.pipeline.epoch import Feed
 from gnndrive.plan.costs import (
     ADMISSION,
+    BESIDE,
     COPIES,
     DISK,
     HAND_OVER,
     PROCESSORS,
     RANK_ROW_S,
     RECORDS,
+    SAMPLING,
     WRITTEN,
     Disk,
     Loads,
+    adjacency_seconds,
     combined,
     copy_seconds,
     processors,
@@ -46,6 +50,7 @@ from gnndrive.plan.plan import Plan, Planner, TablePlan
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.strategy_costs import Known, Prediction, StrategyCost
 from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.sampling.schedules.base import ScheduleContext
 from gnndrive.store.calibration import calibrate_command
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.strategies.base import FeedContext
@@ -88,9 +93,16 @@ class Rolling(SamplesAhead):
     that the first batch comes as soon, and so is what cannot be copied: because the disk is full,
     or because a superbatch has too few batches for a pass to pay.
 
+    With `reuse`, sampling and copying are paid once for several batches, as in DiskGNN, which
+    replays samples, and HierBatching, whose mini-batches come several times. Repeated samples cost
+    accuracy, so compare it. An epoch then has `reuse` times as many batches.
+
     Args:
         superbatch: how many batches share a pass over the table. "auto": 64, or as many as there is
-            disk for; the first ones have fewer.
+            disk for; the first ones have fewer. With `reuse` it must be a number, because it
+            decides which batches come when.
+        reuse: how often the batches of a superbatch come before those of the next one: first in the
+            order of "gnndrive", then in random orders. It is not for `ranks=`.
         folder: where sampled batches and copies are, in files without a name, on a fast disk;
             `plan().disk_bytes` says how much they take. None: the store's folder.
         phases: must be "overlapped".
@@ -100,6 +112,7 @@ class Rolling(SamplesAhead):
     published: str = "gnndrive"
     policy: Any = field(default="static", repr=False)
     tiers: tuple[Any, ...] = field(default=("rolled", "disk"), repr=False)
+    reuse: int = 1
 
     does: ClassVar[str] = "copies the rows of coming batches"
     disk: ClassVar[str] = "sampled batches, copies of their rows"
@@ -115,6 +128,11 @@ class Rolling(SamplesAhead):
         self._check(assembly)
         if self.phases != "overlapped":
             raise ConfigError(f"phases={self.phases!r}: strategy='rolling' needs 'overlapped'")
+        if positive(reuse=self.reuse) > 1 and self.superbatch == "auto":
+            raise ConfigError(
+                f"reuse={self.reuse!r} repeats the batches of a superbatch, and 'auto' depends on "
+                "the disk: give a number, such as superbatch=64"
+            )
         asked = assembly.own["policy"]
         kind = find("policies", self.policy if asked == "auto" else asked)
         if kind.looks_ahead or kind.score is None:
@@ -123,6 +141,13 @@ class Rolling(SamplesAhead):
                 "the feature buffer: leave policy= out, or give 'static'"
             )
         return _RollingScheme(self)
+
+    @property
+    def own_batches(self) -> str:
+        """See `Strategy.own_batches`."""
+        if self.reuse == 1:
+            return ""
+        return f"{self.name}:superbatch={self.superbatch},reuse={self.reuse}"
 
     def cost(self, assembly: Assembly, known: Known, request: PlanRequest) -> StrategyCost:
         """See `Strategy.cost`: an epoch's mean, with the first superbatches, which are short."""
@@ -141,6 +166,9 @@ class Rolling(SamplesAhead):
                     f"writing is taken to cost {WRITTEN} times as much as reading: run "
                     f"{calibrate_command(assembly.store)} to measure it"
                 )
+        if self.reuse > 1:
+            changes = f"each batch {self.reuse} times"
+            cost = replace(cost, same_batches=False, changes=changes)
         return replace(cost, note=note, assumed=assumed)
 
 
@@ -149,6 +177,7 @@ class _RollingScheme(AheadScheme):
 
     sweep = 1  # a fetch is for one batch
 
+    strategy: Rolling
     _planned: _PlannedRolling
     _size: Bounds
     _memory: int | None
@@ -157,12 +186,28 @@ class _RollingScheme(AheadScheme):
         """See `Scheme.ahead`."""
         planned = super().ahead(assembly)
         own = {each.name: getattr(planned, each.name) for each in fields(planned)}
-        self._planned = _PlannedRolling(**own, tables=assembly.collate.tables)
+        reuse = self.strategy.reuse
+        own["batches"] //= reuse
+        self._planned = _PlannedRolling(**own, tables=assembly.collate.tables, reuse=reuse)
         return self._planned
+
+    def schedule_context(self, context: ScheduleContext, ranks: Ranks) -> ScheduleContext:
+        """See `Scheme.schedule_context`."""
+        reuse, superbatch = self.strategy.reuse, self.strategy.superbatch
+        if reuse == 1:
+            return context
+        if ranks.per_step > 1:
+            raise ConfigError(
+                f"reuse={reuse!r} repeats the batches of one process, and ranks= deals them to "
+                f"{ranks.world}: leave reuse= out, or give a sampler that splits by rank, such as "
+                "torch.utils.data.DistributedSampler"
+            )
+        return replace(context, passes=reuse, superbatch=int(superbatch))
 
     def planner(self, request: PlanRequest) -> Planner:
         """See `Scheme.planner`."""
         self._size, self._memory = request.planned, request.rank_memory
+        self._planned.check_room(self._size)
         return super().planner(request)
 
     def planner_again(self, request: PlanRequest, before: Plan, samplers: int) -> Planner:
@@ -192,10 +237,13 @@ class _PlannedRolling(PlannedSuperbatches):
     """What is decided of superbatches whose rows are copied; see `plan.request.Ahead`.
 
     Attributes:
+        batches: that are sampled in an epoch.
         tables: those of the feature buffer.
+        reuse: how often each batch comes.
     """
 
     tables: tuple[FeatureTable, ...] = ()
+    reuse: int = 1
 
     @property
     def alive(self) -> int:
@@ -207,20 +255,39 @@ class _PlannedRolling(PlannedSuperbatches):
         return _RollingPart(self, size, memory)
 
     def most(self, size: Bounds) -> int:
-        """The most batches of a superbatch."""
-        batch = self.alive * self.record_bytes(size)
-        batch += sum(_copies_bytes(size, each) for each in self.copied())
-        held = int(FREE_SHARE * self.free_bytes) // batch
+        """The most batches that a superbatch samples."""
+        held = int(FREE_SHARE * self.free_bytes) // self._batch_bytes(size)
         return max(min(self.asked or MOST, self.batches, held), 1)
 
-    def sizes(self, size: Bounds) -> Iterator[int]:
-        """The batches of each superbatch of an epoch."""
-        left, most = self.batches, self.most(size)
-        for number in count():
-            yield min(_size(number, most), left)
-            left -= _size(number, most)
-            if left <= 0:
-                return
+    def _batch_bytes(self, size: Bounds) -> int:
+        """Bytes of disk, a batch of a superbatch."""
+        copies = sum(_copies_bytes(size, each) for each in self.copied())
+        return self.alive * self.record_bytes(size) + copies
+
+    def check_room(self, size: Bounds) -> None:
+        """Raise ConfigError if the disk decides how long a superbatch is that is to come again."""
+        needed = min(self.asked or MOST, self.batches)
+        if self.reuse == 1 or self.most(size) >= needed:
+            return
+        free, nbytes = int(FREE_SHARE * self.free_bytes), needed * self._batch_bytes(size)
+        raise ConfigError(
+            f"superbatch={self.asked} with reuse={self.reuse} takes up to "
+            f"{format_size(nbytes, free)} of disk, and {format_size(free, nbytes)} of "
+            f"{self.folder} may be used: give a smaller superbatch=, or a folder on another disk "
+            "with folder="
+        )
+
+    def sizes(self, size: Bounds) -> Iterator[tuple[int, int]]:
+        """How many batches each superbatch of an epoch samples, and how many it has."""
+        most, numbers = self.most(size), count()
+        together = self.batches if self.reuse == 1 else most
+        for first in range(0, self.batches, together):
+            new = min(together, self.batches - first)
+            left = self.reuse * new
+            while left > 0:
+                loaded = _size(next(numbers), most, left, self.reuse > 1)
+                yield min(loaded, new), loaded
+                new, left = max(new - loaded, 0), left - loaded
 
     def copied(self) -> tuple[FeatureTable, ...]:
         """The tables whose rows are copied: those of nodes. Blocks have whole pages and whole rows,
@@ -262,9 +329,10 @@ class _PlannedRolling(PlannedSuperbatches):
         """See `plan.request.Ahead`."""
         most, disk = self.most(size), format_size(self.disk_bytes(size))
         which = "superbatch=" if self.asked is not None else 'superbatch="auto"'
+        again = f", each {self.reuse} times (reuse=)" if self.reuse > 1 else ""
         return (
             f"disk: up to {disk} in {self.folder} while an epoch runs, for sampled batches and "
-            f"copies of their rows, in superbatches of up to {most:,} ({which})",
+            f"copies of their rows, in superbatches of up to {most:,} ({which}){again}",
         )
 
 
@@ -314,28 +382,39 @@ class _LoaderRolling(LoaderSuperbatches):
 
     def __init__(self, context: FeedContext) -> None:
         super().__init__(context)
-        self._disk = context.request.disk
+        self._disk, self._done = context.request.disk, context.done
 
-    def size(self, number: int, misses: float | None) -> int:
-        """See `LoaderSuperbatches.size`: each has twice as many batches as the one before, so that
-        it is ready when that one was loaded."""
-        return _size(number, self._planned.most(self._size))
+    def size(self, number: int, first: int, misses: float | None) -> int:
+        """See `LoaderSuperbatches.size`."""
+        planned, most = self._planned, self._planned.most(self._size)
+        assert isinstance(planned, _PlannedRolling)
+        if planned.asked is None or planned.reuse == 1:
+            return _size(number, most, most, False)
+        together = planned.reuse * planned.asked
+        return _size(number, most, together - (self._done + first) % together, True)
 
-    def pays(self, table: RowTable, counts: Sequence[int]) -> bool:
+    def pays(self, table: RowTable, counts: Sequence[int], uses: Sequence[int]) -> bool:
         """See `RollingSource.pays`."""
-        return _pays(self._disk, table.rows, table.row_bytes, counts)
+        return _pays(self._disk, table.rows, table.row_bytes, counts, uses)
 
 
-def _size(number: int, most: int) -> int:
-    """How many batches superbatch `number` has."""
-    return min(SECOND << min(number - 1, 16) if number else FIRST, most)
+def _size(number: int, most: int, left: int, reuse: bool) -> int:
+    """How many batches superbatch `number` has: twice as many as the one before, so that it is
+    ready when that one was loaded. With `reuse`, `left` come before others are sampled, and once
+    superbatches are as long as can be, they have all of these."""
+    size = min(SECOND << min(number - 1, 16) if number else FIRST, most)
+    return left if reuse and number and size == most else min(size, left)
 
 
-def _pays(disk: Disk, rows: int, row_bytes: int, counts: Sequence[float]) -> bool:
-    """Whether it pays to copy the rows of batches that miss so many rows of a table."""
-    apart = sum(disk.seconds(count, rows, row_bytes) for count in counts)
-    nbytes = sum(counts) * row_bytes
-    moved = disk.long_reads(rows * row_bytes + nbytes) + disk.long_writes(nbytes)
+def _pays(
+    disk: Disk, rows: int, row_bytes: int, counts: Sequence[float], uses: Sequence[int]
+) -> bool:
+    """Whether it pays to copy the rows of batches that miss so many rows of a table, and are loaded
+    so often."""
+    each = list(zip(counts, uses, strict=True))
+    apart = sum(often * disk.seconds(count, rows, row_bytes) for count, often in each)
+    read = sum(often * count for count, often in each) * row_bytes
+    moved = disk.long_reads(rows * row_bytes + read) + disk.long_writes(sum(counts) * row_bytes)
     return moved < apart
 
 
@@ -349,8 +428,9 @@ def _cost(
     predicted, disk, planned = Prediction(request, planner, known), request.disk, request.ahead
     assert isinstance(planned, _PlannedRolling)
     plan, loading, batches = predicted.plan, predicted.loading, planned.batches
+    reuse, record_bytes = planned.reuse, planned.record_bytes(request.planned)
     sizes = list(planned.sizes(request.planned))
-    written = float(batches * planned.record_bytes(request.planned))
+    written = float(batches * record_bytes)
     loads, more = dict[str, Loads](), dict.fromkeys((DISK, RECORDS, PROCESSORS), 0.0)
     more |= {HAND_OVER: loading.pace * BATCH_S, ADMISSION: 0.0}
     passes_s = [0.0] * len(sizes)
@@ -363,28 +443,38 @@ def _cost(
         loads[table.name] = Loads(1 - cold / loading.counts(table)[0], cold, 1.0)
         scan_s, write_s = disk.long_reads(rows * row_bytes), disk.long_writes(nbytes)
         copy_s = loading.pace * (cold * COPIED_ROW_S + copy_seconds(cold, nbytes))
-        paid = [k for k, n in enumerate(sizes) if k and _pays(disk, rows, row_bytes, [cold] * n)]
+        paid = [
+            k for k, (n, _) in enumerate(sizes)
+            if k and _pays(disk, rows, row_bytes, [cold] * n, [reuse] * n)
+        ]  # fmt: skip
         for k in paid:
-            passes_s[k] += scan_s + sizes[k] * max(write_s, copy_s)
-        share = sum(sizes[k] for k in paid) / batches
+            passes_s[k] += scan_s + sizes[k][0] * max(write_s, copy_s)
+        share = sum(sizes[k][0] for k in paid) / batches
         if alone:  # the rows that stay have no standby keys
             ranks_s = share * loading.pace * RANK_ROW_S * loading.counts(table)[0]
             more[ADMISSION] -= ranks_s
             more[PROCESSORS] -= ranks_s / processors()
         written += share * batches * nbytes
         more[DISK] += share * (disk.long_reads(nbytes) - disk.seconds(cold, rows, row_bytes))
-        more[RECORDS] += len(paid) / batches * scan_s + share * write_s
-        more[PROCESSORS] += share * copy_s / processors()
+        more[RECORDS] += (len(paid) / batches * scan_s + share * write_s) / reuse
+        more[PROCESSORS] += share * copy_s / processors() / reuse
     seconds = predicted.seconds(plan, loads)
+    again = 1 - 1 / reuse  # the share of batches that are neither sampled nor recorded
+    more[DISK] -= again * adjacency_seconds(plan, loading)
+    more[RECORDS] -= again * record_bytes * disk.byte_s
+    more[PROCESSORS] -= again * BESIDE * loading.drawn.sample_s / processors()
+    more[SAMPLING] = -again * seconds[SAMPLING]
     seconds |= {part: seconds[part] + added for part, added in more.items()}
     # A superbatch is loaded while the rows of the next one are copied.
     batch_s = combined(seconds)[0]
-    waits = (max(after - batch_s * n, 0.0) for n, after in zip(sizes, passes_s[1:], strict=False))
-    seconds[COPIES] = sum(waits) / batches
+    before = zip(sizes, passes_s[1:], strict=False)
+    waits = (max(after - batch_s * n, 0.0) for (_, n), after in before)
+    seconds[COPIES] = sum(waits) / batches / reuse
     counts = {each.name: loading.counts(each)[0] for each in plan.tables}
     hits = sum(loads[each].hit_share * count for each, count in counts.items())
     share = hits / max(sum(counts.values()), 1)
-    return StrategyCost(name, seconds, known.batches, share), written
+    epoch = None if known.batches is None else known.batches * reuse
+    return StrategyCost(name, seconds, epoch, share), written
 
 
 def _cold_rows(table: TablePlan, request: PlanRequest, known: Known) -> tuple[float | None, bool]:

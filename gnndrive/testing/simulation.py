@@ -57,6 +57,7 @@ from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
+from gnndrive.sampling.schedules._repeated import repeated
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.trace import Trace
@@ -166,6 +167,7 @@ class Scenario:
             slot of its own (`SlotTable`).
         residents: beside places, how many of the file's first rows never leave the buffer.
         superbatch: how many batches are sampled before the first of them is extracted; 0: none.
+        reuse: how often the batches of a superbatch come.
         records_max: how many records of superbatches the disk has room for; None: for all.
         blocks: how many blocks of a page the copies of coming batches' rows may have, which are
             made in superbatches (`RollingFeed`); None: no rows are copied.
@@ -191,6 +193,7 @@ class Scenario:
     places: int = 0
     residents: int = 0
     superbatch: int = 0
+    reuse: int = 1
     records_max: int | None = None
     blocks: int | None = None
     tiers: tuple[Any, ...] = ("disk",)
@@ -209,7 +212,11 @@ class Scenario:
 
     def seeds(self, seed: int) -> Iterator[Seeds]:
         """Yield the seeds of each batch of an epoch, which `seed` determines."""
-        draw = np.random.default_rng(seed)
+        drawn = self._drawn(np.random.default_rng(seed))
+        again = repeated(drawn, self.superbatch or self.batches, self.reuse, seed)
+        return (seeds.dealt_as(seeds.index, index) for index, seeds in enumerate(again))
+
+    def _drawn(self, draw: np.random.Generator) -> Iterator[Seeds]:
         for index in range(self.batches):
             node = draw.choice(self.file.row_count, self.batch_size, replace=False)
             yield Seeds(index, node.astype(np.int64), node.astype(np.int64))
@@ -403,14 +410,19 @@ class SimulatedSuperbatches:
 
     def __init__(self, scenario: Scenario) -> None:
         self._batches, self.records_max = scenario.superbatch, scenario.records_max
+        self._reuse = scenario.reuse
         self.records = 0
         self.end: int | None = None
         self.foreseen: Mapping[str, NodeKey] = {"x": None} if scenario.foreseen else {}
         self._last = np.empty(scenario.file.row_count, np.uint16)
 
-    def size(self, number: int, misses: float | None) -> int:
+    def size(self, number: int, first: int, misses: float | None) -> int:
         """See `LoaderSuperbatches.size`."""
-        return self._batches if number else -(-self._batches // 2)
+        half, together = -(-self._batches // 2), self._reuse * self._batches
+        if self._reuse == 1:
+            return self._batches if number else half
+        left = together - first % together
+        return min(half, left) if number < 3 else left
 
     def open_trace(self) -> Trace:
         """See `LoaderSuperbatches.open_trace`."""
@@ -425,7 +437,7 @@ class SimulatedSuperbatches:
         return ConfigError("no room for a record")
 
     @staticmethod
-    def pays(table: RowTable, counts: Sequence[int]) -> bool:
+    def pays(table: RowTable, counts: Sequence[int], uses: Sequence[int]) -> bool:
         """See `RollingSource.pays`."""
         return True
 

@@ -10,6 +10,7 @@ import torch
 import gnndrive
 from gnndrive import ConfigError, HGTLoader, Labor, LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.disk.tiers.rolled import Rolled
+from gnndrive.loader.ranks import Ranks
 from gnndrive.sampling.trace import Trace
 from gnndrive.strategies.rolling import _LoaderRolling
 from tests.given import moved
@@ -89,6 +90,10 @@ def test_the_batches_are_those_of_gnndrive(stores, kind, monkeypatch, stack):
         request = rest._assembly().request()
         assert 0 < most <= request.ahead.record_bytes(request.planned)
     assert found_rows(first) + found_rows(rest) > 0 or not arguments.get("num_neighbors", True)
+    again = loader("rolling", buffer=nbytes, superbatch=SUPERBATCH, reuse=2)
+    seeds = again._assembly().batches(Ranks(), 3, 0, 0)
+    order = [each.number for _, each in islice(seeds, 2 * SUPERBATCH)]
+    assert_same_batches(islice(again, 2 * SUPERBATCH), [expected[number] for number in order])
 
 
 @pytest.mark.parametrize("form", [(600, 2, 2), (600,)])

@@ -9,13 +9,17 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from torch.utils.data import DistributedSampler
 
 from gnndrive import NeighborLoader
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.disk.tiers.rolled import Rolled
-from gnndrive.strategies.rolling import _LoaderRolling
+from gnndrive.loader.ranks import Ranks
+from gnndrive.strategies.rolling import Rolling, _LoaderRolling
+from gnndrive.strategies.superbatches import scheme
 from tests.loader.batches import assert_all_same, assert_same, skewed_store
+from tests.loader.conftest import NODES
 from tests.soak import SOAKING
 from tests.store.kills import CREATING, calls_of, killed_at
 
@@ -39,6 +43,13 @@ def found_rows(loader: NeighborLoader) -> int:
     (table,) = loader._runtime._buffers._kept.tables.values()
     assert isinstance(table.tier, Rolled)
     return table.tier.found_rows
+
+
+def places(loader: NeighborLoader, epoch: int = 0) -> list[int]:
+    """Which batches of the same epoch of "gnndrive" the loader's are, with the seed 5."""
+    assembly = loader._assembly()
+    batches = assembly.batches(assembly.ranks, 5, epoch, 0)
+    return [seeds.number // assembly.ranks.world for _, seeds in batches]
 
 
 def test_the_batches_are_those_of_gnndrive(make, tmp_path, seeds):
@@ -68,18 +79,84 @@ def test_the_batches_are_those_of_gnndrive(make, tmp_path, seeds):
         assert found_rows(rolling) > 1.5 * whole > 0
 
 
+REPEATED: dict[str, dict[str, Any]] = {
+    "shuffled": {}, "in order": {"shuffle": False, "drop_last": True},
+    "batch sampler": {
+        "batch_size": 1, "shuffle": False,
+        "batch_sampler": [[*range(first, first + 7 + first % 9)] for first in range(0, 350, 16)],
+    },
+    "sampler of ranks": {
+        "sampler": DistributedSampler(range(NODES), 2, 1, shuffle=False), "shuffle": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REPEATED)
+def test_batches_come_again(make, kind, seeds):
+    """Superbatch for superbatch, in another order each time; each is sampled once. A state resumes
+    at any of them."""
+    for seed in seeds(2):
+        draw, given = random.Random(seed), COMMON | REPEATED[kind]
+        size, reuse = draw.choice([4, 5, 9, 40]), draw.choice([2, 3])
+        ahead = given | {"strategy": Rolling(superbatch=size, reuse=reuse)}
+        loader, resumed, once = make(**ahead), make(**ahead), make(**given)
+        count = len(once)
+        assert len(loader) == reuse * count
+        for epoch in range(2):
+            plain, order = [*once], places(loader, epoch)
+            for first in range(0, count, size):
+                together = [*range(first, min(first + size, count))]
+                for turn in range(reuse):
+                    start = reuse * first + turn * len(together)
+                    found = order[start : start + len(together)]
+                    assert (found if turn == 0 else sorted(found)) == together
+            taken, batches = draw.randint(1, len(order) - 1), iter(loader)
+            assert_all_same(islice(batches, taken), (plain[n] for n in order[:taken]))
+            state = loader.state_dict()
+            assert_all_same(batches, (plain[n] for n in order[taken:]))
+            assert loader.stats()["samples"] == count * (epoch + 1)
+        assert order != places(loader, 0)
+        assert found_rows(loader) > 0
+        resumed.load_state_dict(state)
+        assert_all_same(resumed, (plain[n] for n in order[taken:]))
+        with pytest.raises(ConfigError, match=r"strategy was 'rolling.* and is 'gnndrive'"):
+            once.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"reuse": 2, "superbatch": "auto"}, "give a number"),
+        ({"reuse": 0}, "reuse=0"),
+        ({"reuse": 2, "superbatch": 20}, "superbatch=20 with reuse=2 .* smaller superbatch="),
+    ],
+)
+def test_what_cannot_come_again(make, given, match, monkeypatch):
+    monkeypatch.setattr(scheme, "free_bytes", lambda folder: 100_000)
+    with pytest.raises(ConfigError, match=match):
+        make(**ROLLING | given).plan()
+
+
+def test_batches_that_are_dealt_to_ranks_do_not_come_again(make):
+    assembly = make(**ROLLING, reuse=2)._assembly()
+    with pytest.raises(ConfigError, match="leave reuse= out"):
+        assembly.scheme.schedule_context(assembly.schedule_context(5), Ranks(1, 2, "loader"))
+
+
 def test_a_disk_without_room_for_copies_is_a_warning(make, tmp_path, seeds):
     """Also if there is no room for a sample."""
     next(iter(make(**ROLLING)))  # the classes of rows are kept from now on
-    for seed in seeds(2):
-        loader, limits = make(**ROLLING, folder=tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    for seed in seeds(4):
+        loader = make(**ROLLING, folder=tmp_path, reuse=1 + 2 * (seed % 8 > 1))
+        order, plain = places(loader), [*make(**COMMON)]
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         room = [0, 120_000, 5_000, 20_000][seed % 4]
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
         try:
             with pytest.warns(
                 RuntimeWarning, match=rf"(full|room) .*{tmp_path}.* folder="
             ) as warned:
-                assert_all_same(loader, make(**COMMON))
+                assert_all_same(loader, (plain[number] for number in order))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert len(warned) == 1

@@ -126,13 +126,13 @@ async def a_block_is_read_to_its_end(rows: TableFile, seed: int) -> None:
     simulation, run = Simulation(scenario, seed), InlineWorkers().run
     tier, (first, other) = rolled_of(simulation), np.split(np.arange(32), 2)
     await tier.copy(run, {0: tier.missed(first)})
-    tier.expect(0)
+    tier.expect(0, 0)
     leased = asyncio.ensure_future(lease_once(simulation, {"x": first}))
     await asyncio.sleep(0)
     assert tier.found_rows == 16
     tier.give(0)
     await tier.copy(run, {1: tier.missed(other)})
-    tier.expect(1)
+    tier.expect(1, 1)
     await asyncio.gather(leased, lease_once(simulation, {"x": other}))
     tier.give(1)
     assert (tier.found_rows, tier.other_rows) == (32, 0)
@@ -165,7 +165,7 @@ def expected_nodes(scenario: Scenario, seed: int, number: int = 0) -> list[tuple
     """What each batch of an epoch holds, without the pipeline."""
     sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
     return [
-        (s.index, sampler.sample(s, batch_key(seed, number, s.index)).node.tolist())
+        (s.index, sampler.sample(s, batch_key(seed, number, s.number)).node.tolist())
         for s in scenario.seeds(seed)
     ]
 

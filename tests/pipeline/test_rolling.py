@@ -162,7 +162,7 @@ async def test_rows_without_copies_come_from_below(rows):
     simulation = Simulation(Scenario(rows, part_rows=100, **ROLLING), 0)
     tier = rolled_of(simulation)
     await tier.copy(RUN, {3: tier.missed(np.arange(0, 30, 2))})
-    tier.expect(3)
+    tier.expect(3, 3)
     await lease_once(simulation, {"x": np.arange(30)})
     assert (tier.found_rows, tier.other_rows) == (15, 15)
     tier.give(3)
@@ -181,7 +181,7 @@ async def test_copies_that_fail_without_memory_for_other_reads(rows, monkeypatch
     tier, wanted = rolled_of(simulation), {"x": np.arange(16)}
     tier._below = Refusing(tier._below, call=0)
     await tier.copy(RUN, {0: tier.missed(wanted["x"])})
-    tier.expect(0)
+    tier.expect(0, 0)
     with pytest.raises(ReadError, match="ENOMEM"):
         await lease_once(simulation, wanted)
     await lease_once(simulation, wanted)
@@ -203,3 +203,18 @@ async def test_a_pass_that_is_cancelled_while_it_gives_up_loses_no_block(rows, m
         await asyncio.wait([copying])
         assert copying.cancelled() or isinstance(copying.exception(), StoreError)
         await simulation.close()
+
+
+@in_virtual_loop
+async def test_copies_stay_until_the_last_turn_of_their_batch(rows):
+    """A turn before the first one that they were made for does not count."""
+    simulation = Simulation(Scenario(rows, part_rows=100, **ROLLING), 0)
+    tier = rolled_of(simulation)
+    await tier.copy(RUN, {0: tier.missed(np.arange(16))}, 2, {0: 2})
+    for index in (1, 2, 3):
+        tier.expect(index, 0)
+    for index in (1, 2, 3):
+        assert tier.has(0)
+        tier.give(index)
+    assert not tier.has(0)
+    await simulation.close()

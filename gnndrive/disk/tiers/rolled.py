@@ -3,14 +3,17 @@
 The rows that a batch misses lie apart in the table, and a request costs as much as many rows. If
 batches are sampled ahead, one pass over the table copies the rows of all of them: each batch has
 its rows, in the order of their numbers, in blocks of a file without a name (`BlockFile`), and a
-fetch reads long stretches of them. When a batch has released its slots, its blocks are used again.
+fetch reads long stretches of them. When a batch has released its slots, its blocks are used again;
+if it comes several times in the epoch, after the last time.
 
 Rows that stay in the feature buffer need no copy: those of high classes, once a batch had them.
 What a fetch does not find among the copies comes from the tier below, so a wrong guess costs time
 only. The laws:
 
 - a block is read only after all writes of its pass have ended;
-- a block is used again only after its batch was released and each fetch from it has ended;
+- a block is used again only after its batch was released, as often as it comes, and each fetch from
+  it has ended;
+- a pass waits only for blocks of batches whose last turn comes before its own batches;
 - a buffer is used again only after its write has ended.
 
 When not to use it: for batches whose rows are not known ahead (`strategies/rolling.py` tells the
@@ -29,6 +32,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -117,12 +121,15 @@ def least_kept(
 
 @dataclass(eq=False)
 class _Copies:
-    """The copies of a batch's rows, in the order of their numbers, in `blocks`, int64 [k]."""
+    """The copies of a batch's rows, in the order of their numbers, in `blocks`, int64 [k]. It will
+    be loaded `uses` times, from index `first` on."""
 
+    number: int
     deltas: Deltas
     blocks: Int64Array
+    uses: int
+    first: int
     fetches: int = 0
-    released: bool = False
 
     @cached_property
     def ids(self) -> Int64Array:
@@ -165,8 +172,8 @@ class Rolled(Tier):
         self._memory: Bytes | None = None
         self._free: deque[int] = deque()
         self._given = asyncio.Event()
-        self._copies: dict[int, _Copies] = {}
-        self._expected: dict[int, _Copies] = {}
+        self._copies: dict[int, _Copies] = {}  # by the batch's number
+        self._expected: dict[int, _Copies] = {}  # by its index
         self._fetches, self._over = 0, True
         self.found_rows = self.other_rows = 0
 
@@ -204,44 +211,71 @@ class Rolled(Tier):
         assert self.threshold is not None
         return cold_rows(rows, self.classes, self.threshold, self._seen)
 
-    async def copy(self, run: Run, batches: Mapping[int, Deltas]) -> None:
-        """Copy the rows of batches, by their indices, in one pass: those of the first batches, as
-        far as there is room. Waits for blocks until batches with copies are released.
+    async def copy(
+        self, run: Run, batches: Mapping[int, Deltas], first: int = 0,
+        uses: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Copy the rows of batches, by their numbers, in one pass: of those that have no copies the
+        first ones, as far as there is room. Waits for blocks until batches with copies are
+        released.
+
+        Args:
+            run: see `Run`.
+            batches: all that are loaded from index `first` on and may have copies.
+            first: see there.
+            uses: how often each of them is; once unless it is here.
 
         Raises:
             StoreError: the disk is full, or a write failed, or the table cannot be read (ReadError,
                 too). No batch has copies, and no block is lost.
         """
         self._over = False
-        chosen, room = dict[int, Deltas](), self._blocks_max
-        for index, deltas in batches.items():
+        kept = [self._copies[number] for number in batches if self.has(number)]
+        chosen, room = dict[int, Deltas](), self._blocks_max - sum(len(c.blocks) for c in kept)
+        for number, deltas in batches.items():
+            if self.has(number):
+                continue
             room -= -(-deltas[1] // self.rows)
             if room < 0:
                 break
-            chosen[index] = deltas
+            chosen[number] = deltas
         if any(count for _, count in chosen.values()):
-            self._copies |= await _Pass(self, run, chosen).copies()
+            blocks = await _Pass(self, run, chosen).copies()
+            for number, deltas in chosen.items():
+                self._copies[number] = _Copies(
+                    number, deltas, blocks[number], uses.get(number, 1), first
+                )
 
     # ---- batches with copies
 
-    def expect(self, index: int) -> None:
+    def has(self, number: int) -> bool:
+        """Whether the batch of that number has copies."""
+        return number in self._copies
+
+    def expect(self, index: int, number: int) -> None:
         """Rows of a batch will be fetched from now on."""
-        if (copies := self._copies.get(index)) is not None:
+        copies = self._copies.get(number)
+        if copies is not None and index >= copies.first:
             self._expected[index] = copies
 
     def give(self, index: int) -> None:
-        """Use a batch's blocks again, once no fetch reads them: it has released its slots, or the
-        epoch has ended."""
-        copies = self._copies.pop(index, None)
-        self._expected.pop(index, None)
-        if copies is not None:
-            copies.released = True
+        """A batch has released its slots: use its blocks again, once no fetch reads them, unless it
+        comes again."""
+        copies = self._expected.pop(index, None)
+        if copies is None:
+            return
+        copies.uses -= 1
+        if not copies.uses:
+            del self._copies[copies.number]
             self._give_unused(copies)
 
     def forget(self) -> None:
         """The epoch has ended: free all copies, once no fetch reads them."""
-        for index in list(self._copies):
-            self.give(index)
+        ended, self._copies = self._copies, {}
+        self._expected.clear()
+        for copies in ended.values():
+            copies.uses = 0
+            self._give_unused(copies)
         self._over = True
         self.threshold = None if self.classes is not None else 0
         self._free_unused()
@@ -267,7 +301,7 @@ class Rolled(Tier):
         self._blocks_max = self._most
 
     def _give_unused(self, copies: _Copies) -> None:
-        if copies.released and not copies.fetches:
+        if not copies.uses and not copies.fetches:
             self.give_blocks(copies.blocks.tolist())
 
     # ---- blocks
@@ -420,8 +454,8 @@ class _Pass:
         row_bytes = tier.table.row_bytes
         self._rows = Distribution(row_bytes, tier.rows, list(batches.values()))
 
-    async def copies(self) -> dict[int, _Copies]:
-        """Make the copies; raises what `Rolled.copy` does."""
+    async def copies(self) -> dict[int, Int64Array]:
+        """Make the copies; returns the blocks of each batch. Raises what `Rolled.copy` does."""
         try:
             async with aclosing(self._parts()) as parts:
                 async for part in parts:
@@ -432,8 +466,8 @@ class _Pass:
             await self._give_up()
             raise
         return {
-            index: _Copies(deltas, np.array(blocks, np.int64))
-            for (index, deltas), blocks in zip(self._batches.items(), self._blocks, strict=True)
+            number: np.array(blocks, np.int64)
+            for number, blocks in zip(self._batches, self._blocks, strict=True)
         }
 
     async def _parts(self) -> AsyncGenerator[tuple[Bytes, int, int], None]:

@@ -273,6 +273,8 @@ class ScheduleContext:
             of such windows can work with.
         passes: how often the batches of a window come, with seeds in another order each time,
             before the next window.
+        superbatch: of how many batches `passes` counts the passes, in which they come as they are,
+            in another order each time; None: of a window.
         rank, world: which rank of how many this process is, for a schedule that yields the windows
             of one rank (`Schedule.deals`).
         order: which order of windows a schedule uses that has several; None: it decides.
@@ -291,6 +293,7 @@ class ScheduleContext:
     partitioned: Partitions | None = None
     megabatch: int | None = None
     passes: int = 1
+    superbatch: int | None = None
     rank: int = 0
     world: int = 1
     order: str | None = None
@@ -328,7 +331,7 @@ class Schedule(ABC):
     def windows(self, epoch: int) -> Iterator[Window]:
         """Yield the epoch's windows, in order.
 
-        The index of a batch counts from 0 over the whole epoch.
+        The index of a batch counts from 0 over the whole epoch, without those that come again.
         """
 
     @abstractmethod

@@ -8,8 +8,9 @@ and `ReplayFeed` do the one and the other in parts of the epoch that follow each
 As soon as a superbatch is known, the rows in slots and the batches that are yet to be admitted
 learn what it needs.
 
-The batches are those that the sample stage would draw, whatever the superbatches' sizes. A disk
-that is full ends a superbatch early: samples that were drawn already stay in memory. An error
+The batches are those that the sample stage would draw, whatever the superbatches' sizes. A batch
+that comes again (`Seeds.again`) is sampled once: until its last turn, superbatches share a trace. A
+disk that is full ends a superbatch early: samples that were drawn already stay in memory. An error
 surfaces at its batch's turn.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from time import perf_counter
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from typing import Any, Protocol
 from gnndrive.buffer.feature_buffer import FeatureBuffer, add_later
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
-from gnndrive.common.records import Codes, NextUses, NodeKey, Sample, Subgraph
+from gnndrive.common.records import Codes, NextUses, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch_times import SAMPLED
 from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled, SampledBatch
 from gnndrive.pipeline.sample import (
@@ -52,6 +53,9 @@ class Superbatch:
     written: int = 0  # samples in the file
     error: Exception | None = None  # of batch `end`, which ends the epoch
     last: bool = False  # whether there are no batches after it
+    full: bool = False  # whether the disk was, so that a sample is in memory
+    shares: bool = False  # whether the next superbatch has the same trace
+    repeats: dict[int, int] = field(default_factory=dict)  # batch → that under which it is recorded
 
     def fail(self, index: int, error: Exception) -> None:
         """Batch `index` failed. The epoch ends with it, so batches behind it do not matter."""
@@ -66,7 +70,7 @@ class Source(Protocol):
     end: int | None
     foreseen: Mapping[str, NodeKey]
 
-    def size(self, number: int, misses: float | None) -> int:
+    def size(self, number: int, first: int, misses: float | None) -> int:
         """See `LoaderSuperbatches.size`."""
 
     def open_trace(self) -> Trace:
@@ -95,6 +99,8 @@ class AheadFeed(SampledFeed):
         # Node type → the first uses by the superbatch after the one that is replayed.
         self._later: Mapping[NodeKey, Codes] | None = None
         self._traces: set[Trace] = set()  # those that are open
+        self._recorded: dict[int, int] = {}  # number → index of batches that will come again
+        self._trace: Trace | None = None  # which has these
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`."""
@@ -116,7 +122,7 @@ class AheadFeed(SampledFeed):
         """There is no room on disk for a single sample of the epoch's first superbatch."""
         superbatch.fail(superbatch.first, error)
 
-    def note(self, epoch: Epoch, index: int, sample: Sample | Subgraph) -> None:
+    def note(self, epoch: Epoch, seeds: Seeds, sample: Sample | Subgraph) -> None:
         """In a worker thread: note what is needed of a sample before it is replayed."""
 
     # ---- sampling
@@ -135,14 +141,20 @@ class AheadFeed(SampledFeed):
     async def _inspect(self, epoch: Epoch, number: int) -> Superbatch:
         """Sample and record a superbatch, and find its next uses."""
         source, first, alone = self._source, epoch.seeds_drawn, not self._traces
-        superbatch = Superbatch(None, first, source.size(number, self._misses(epoch)), first)
-        try:
-            superbatch.trace = await epoch.workers.run(source.open_trace)
-        except Exception as error:
-            superbatch.fail(first, error)
-            return superbatch
-        self._traces.add(superbatch.trace)
+        size = source.size(number, first, self._misses(epoch))
+        superbatch = Superbatch(self._trace, first, size, first)
+        if superbatch.trace is None:
+            try:
+                superbatch.trace = await epoch.workers.run(source.open_trace)
+            except Exception as error:
+                superbatch.fail(first, error)
+                return superbatch
+            self._traces.add(superbatch.trace)
         await self._sample(epoch, superbatch)
+        if superbatch.full:  # else the next superbatches would keep samples in memory, too
+            self._recorded.clear()
+        superbatch.shares = bool(self._recorded)
+        self._trace = superbatch.trace if superbatch.shares else None
         if alone and superbatch.end > first and not superbatch.written:
             self.refuse(superbatch, source.no_room())
         await self._find_next_uses(epoch, superbatch, superbatch.trace)
@@ -164,7 +176,10 @@ class AheadFeed(SampledFeed):
                     superbatch.left, superbatch.last = 0, True
                 if drawn.error is not None:
                     superbatch.fail(epoch.seeds_drawn, drawn.error)
-                await sample_together(epoch, [[each] for each in drawn.seeds], record)
+                new = [each for each in drawn.seeds if not self._repeats(epoch, superbatch, each)]
+                await sample_together(epoch, [[each] for each in new], record)
+                if not new:
+                    await asyncio.sleep(0)
 
         async def record(sampling: Sampling) -> None:
             try:
@@ -177,12 +192,23 @@ class AheadFeed(SampledFeed):
             epoch.counters.samples += 1
             epoch.counters.sample_s += seconds
             superbatch.written += written
-            if not written:  # the disk is full
-                superbatch.left = 0
+            if not written:
+                superbatch.left, superbatch.full = 0, True
 
         async with asyncio.TaskGroup() as group:
             for _ in range(max(epoch.stages.samplers // epoch.combined, 1)):
                 group.create_task(sample_some())
+
+    def _repeats(self, epoch: Epoch, superbatch: Superbatch, seeds: Seeds) -> bool:
+        """Whether the trace has a batch that was drawn, or will have it."""
+        index = self._recorded.setdefault(seeds.number, seeds.index)
+        if not seeds.again:
+            del self._recorded[seeds.number]
+        if index == seeds.index:
+            return False
+        superbatch.repeats[seeds.index] = index
+        epoch.times.begin(seeds.index).mark(SAMPLED)
+        return True
 
     def _sample_and_write(self, sampling: Sampling, superbatch: Superbatch) -> tuple[bool, float]:
         """In a worker thread: sample a batch and record it. Whether it is in the file; seconds."""
@@ -192,7 +218,7 @@ class AheadFeed(SampledFeed):
         assert superbatch.trace is not None
         sampling.epoch.inputs.assembly.check_sample(sample)
         written = superbatch.trace.write(sampling.seeds[0], sample)
-        self.note(sampling.epoch, sampling.seeds[0].index, sample)
+        self.note(sampling.epoch, sampling.seeds[0], sample)
         sampling.times[0].mark(SAMPLED)
         return written, perf_counter() - started
 
@@ -232,10 +258,10 @@ class AheadFeed(SampledFeed):
             if superbatch.last:
                 epoch.extracting.end(end)
                 return
-            if superbatch.trace is not None:  # so that another superbatch may be sampled
+            if superbatch.trace is not None and not superbatch.shares:
                 superbatch.trace.close()
                 self._traces.discard(superbatch.trace)
-            self._alive.release()
+            self._alive.release()  # so that another superbatch may be sampled
 
     async def _replay_superbatch(self, epoch: Epoch, superbatch: Superbatch) -> int:
         """Queue a superbatch's samples, and its error; returns the index behind them."""
@@ -252,11 +278,10 @@ class AheadFeed(SampledFeed):
 
     async def _replay(self, epoch: Epoch, superbatch: Superbatch, index: int) -> None:
         """Read a sample and put it, or the error, into the extracting queue."""
-        buffer, trace, known = epoch.buffer, superbatch.trace, self._later
+        buffer, known = epoch.buffer, self._later
         assert isinstance(buffer, FeatureBuffer)
-        assert trace is not None
         try:
-            sampled, uses = await epoch.workers.run(self._read, epoch, trace, index, known)
+            sampled, uses = await epoch.workers.run(self._read, epoch, superbatch, index, known)
         except Exception as error:
             epoch.extracting.put(index, Failed(index, error))
             return
@@ -267,11 +292,17 @@ class AheadFeed(SampledFeed):
         epoch.extracting.put(index, sampled)
 
     def _read(
-        self, epoch: Epoch, trace: Trace, index: int, later: Mapping[NodeKey, Codes] | None
+        self,
+        epoch: Epoch,
+        superbatch: Superbatch,
+        index: int,
+        later: Mapping[NodeKey, Codes] | None,
     ) -> tuple[Sampled, Mapping[NodeKey, NextUses]]:
         """In a worker thread: read the sample of a batch."""
         started, times = epoch.times.stages.clock(), epoch.times.of(index)
-        seeds, sample, uses = trace.take(index)
+        assert superbatch.trace is not None
+        seeds, sample, uses = superbatch.trace.take(superbatch.repeats.get(index, index))
+        seeds = replace(seeds, index=index)
         batch = SampledBatch(seeds, sample, epoch.inputs.assembly.rows_of(sample), times)
         sampled = Sampled.one(batch)
         if times is not None:

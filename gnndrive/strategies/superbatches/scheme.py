@@ -256,8 +256,9 @@ class LoaderSuperbatches:
         }
         self._uses: dict[NodeKey, Codes] = {}
 
-    def size(self, number: int, misses: float | None) -> int:
-        """How many batches superbatch `number` has, if a batch misses about `misses` rows."""
+    def size(self, number: int, first: int, misses: float | None) -> int:
+        """How many batches superbatch `number` has, from batch `first` on, if a batch misses about
+        `misses` rows."""
         most = self._planned.most(self._size)
         if self._planned.apart:  # the feature buffer begins empty after each, so few are best
             return most

@@ -19,11 +19,11 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.records import DiskCost
 from gnndrive.loader import drawing, strategy_choice
 from gnndrive.plan.slots import ALL_FIT
-from gnndrive.plan.strategy_costs import OWN, WITHIN, StrategyCost
+from gnndrive.plan.strategy_costs import OWN, WITHIN, StrategyCost, cheapest
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.store import cache
 from gnndrive.store.calibration import disk_identity, save_calibration
-from gnndrive.strategies import STRATEGIES, base
+from gnndrive.strategies import STRATEGIES, Rolling, base
 from gnndrive.strategies.base import UNPREPARED
 from gnndrive.strategies.packs.plan import UNPACKED
 from gnndrive.strategies.windows import scheme
@@ -310,6 +310,21 @@ def test_auto_takes_rolling_if_writing_was_measured(make, large):
         r"an epoch writes [\d.]+ MB; a drive rated for 600 TB written takes .* of them",
         measured.noted,
     )
+
+
+def test_batches_that_come_again_are_cheaper_and_never_chosen(make, large):
+    """They are sampled, copied and written once."""
+    dear_requests(large["data"], 1.5e-10)
+    own = [Rolling(superbatch=32, reuse=reuse) for reuse in (1, 3)]
+    once, again = (make(**large, strategy=each).compare() for each in own)
+    one, other = once.own, again.own
+    for part in ("sampling", "records", "processors"):
+        assert one.seconds[part] / 3.01 < other.seconds[part] < one.seconds[part]
+    assert (one.same_batches, other.same_batches) == (True, False)
+    assert other.changes == "each batch 3 times"
+    assert other.batches == 3 * one.batches
+    assert other.note == one.note, "an epoch writes as much"
+    assert cheapest(again.costs).strategy == "rolling"
 
 
 def test_rolling_is_not_cheaper_where_it_does_not_pay(make, large, tmp_path):
