@@ -29,10 +29,11 @@ from gnndrive.host.messages import Kind, Message, error_from
 
 @dataclass(frozen=True, slots=True)
 class RemoteTable:
-    """A table of the service's feature buffer; from its slots this process can only gather."""
+    """A table of the service's feature buffer; from its slots this process can only gather. None:
+    it cannot, because they are in another process (`gnndrive.exchange`)."""
 
     row_bytes: int
-    memory: SlotMemory
+    memory: SlotMemory | None = None
 
 
 @dataclass(eq=False)
@@ -78,7 +79,7 @@ class RemoteBuffer:
         self._on_passed: Callable[[int], object] | None = None  # while an epoch runs
         self._asked_for, self._elsewhere = (-1, 0), False
         self._away: dict[int, Message] = {}  # what ranks have said that wait elsewhere
-        self._broken: BaseException | None = None
+        self.broken: BaseException | None = None
         self._asked: list[asyncio.Future[int]] = []
 
     # ---- epochs ----
@@ -168,8 +169,8 @@ class RemoteBuffer:
     ) -> Sequence[RemoteTicket]:
         """See `BatchBuffer.join`; raises PeerError if another rank has died, HostServiceError if
         the service has ended or failed."""
-        if self._broken is not None:
-            raise self._broken
+        if self.broken is not None:
+            raise self.broken
         tickets = [self._batches[self._epoch, index] for index, _ in batches]
         for ticket in tickets:
             ticket.granted = asyncio.get_running_loop().create_future()
@@ -201,13 +202,13 @@ class RemoteBuffer:
 
     def fail(self, error: BaseException) -> None:
         """See `BatchBuffer.fail`."""
-        self._broken = self._broken or error
+        self.broken = self.broken or error
         for ticket in self._batches.values():
             if ticket.granted is not None and not ticket.granted.done():
-                ticket.granted.set_exception(self._broken)
+                ticket.granted.set_exception(self.broken)
         for asked in self._asked:
             if not asked.done():
-                asked.set_exception(self._broken)
+                asked.set_exception(self.broken)
 
     async def drain(self) -> None:
         """See `BatchBuffer.drain`; the service waits for its reads."""
@@ -221,7 +222,7 @@ class RemoteBuffer:
 
     def _go_on(self) -> None:
         """Announce batches and let them join, as far as there are places for them."""
-        if self._broken is not None:
+        if self.broken is not None:
             return
         while self._joining and (self._joining[0].place is not None or self._free):
             ticket = self._joining.popleft()
@@ -301,8 +302,8 @@ class RemoteBuffer:
 
     async def awaited(self) -> int:
         """Ask which rank's turn is the next one; −1: none is waited for. Raises as `join`."""
-        if self._broken is not None:
-            raise self._broken
+        if self.broken is not None:
+            raise self.broken
         asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._asked.append(asked)
         self.send(Message(Kind.ASK))
@@ -348,6 +349,7 @@ class RemoteLease:
             self._loop.call_soon_threadsafe(self._release_tail, self._numbers[table], begin)
 
         memory = self._buffer.tables[table].memory
+        assert memory is not None
         rows, fence = memory.gather(self._alias[table], dtype, row_shape, copied_from)
         self._fences.append(fence)
         return rows

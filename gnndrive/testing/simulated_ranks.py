@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gnndrive.common.records import Seeds
+from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import Group
 from gnndrive.host.messages import Message, ProtocolError
@@ -43,19 +44,20 @@ SETTLING_TURNS_MAX = 10_000
 
 
 class Link:
-    """One direction of a connection: `receive` gets messages in order, each after some turns."""
+    """One direction of a connection: `receive` gets messages in order, each after some turns, with
+    what was sent beside it."""
 
-    def __init__(self, random: random.Random, receive: Callable[[Message], object]) -> None:
+    def __init__(self, random: random.Random, receive: Callable[..., object]) -> None:
         self._random, self._receive = random, receive
-        self._under_way: deque[bytes] = deque()
+        self._under_way: deque[tuple[bytes, tuple[Any, ...]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._ended: Callable[[], object] | None = None
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, *beside: Any) -> None:
         """Have a message delivered later; after `end` it is dropped."""
         if self._ended is not None:
             return
-        self._under_way.append(message.encode())
+        self._under_way.append((message.encode(), beside))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._deliver())
 
@@ -64,7 +66,8 @@ class Link:
             for _ in range(self._random.randint(0, LINK_TURNS_MAX)):
                 await asyncio.sleep(0)
             if self._under_way:
-                self._receive(Message.decode(self._under_way.popleft()))
+                data, beside = self._under_way.popleft()
+                self._receive(Message.decode(data), *beside)
         self._task = None
         if self._ended is not None:
             self._ended()
@@ -113,34 +116,26 @@ class Barrier:
             opened.set_result(None)
 
 
-class Rank:
-    """A rank: its pipeline, its user and its connection to the group.
+class RankUser:
+    """A rank's pipeline and its user. `buffer` is what it loads through.
 
     Args:
-        shared: the buffer's simulation, and what there is to load.
-        places: how many batches its arena has room for.
+        shared: a buffer's simulation, and what there is to load.
 
     Attributes:
         delivered: the batches of the epoch that its user has got.
         error: the error that its user has got in the epoch.
-        refused: the error for which the group has disconnected it; raised at the end.
+        refused: the error for which it was disconnected; raised at the end.
     """
 
+    buffer: RemoteBuffer | ExchangedBuffer
+
     def __init__(
-        self, shared: Simulation, group: Group, number: int, ranks: int, places: int,
-        sampler: Callable[[int, int], Sampler],
-    ) -> None:  # fmt: skip
+        self, shared: Simulation, number: int, ranks: int, sampler: Callable[[int, int], Sampler]
+    ) -> None:
         self.number, self._ranks, self._shared = number, ranks, shared
         self._random = random.Random(f"{shared.seed} rank {number}")
         self._sampler = sampler
-        most = shared.scenario.batch_size + shared.scenario.extra_max
-        shape = ArenaShape(places, (most,))
-        arena = Arena(shape, np.zeros(shape.nbytes, np.uint8))
-        self.answers = Link(self._random, lambda message: self.buffer.receive(message))
-        self._group, self.member = group, group.enter(number, arena, self.answers.send)
-        self.requests = Link(self._random, self._handle)
-        memory = RemoteTable(shared.scenario.file.row_bytes, shared.table.memory)
-        self.buffer = RemoteBuffer({"x": memory}, arena, self.requests.send)
         self._workers = InlineWorkers(shared.seed + number)
         self.alive = True
         self.delivered: list[Delivered] = []
@@ -148,15 +143,6 @@ class Rank:
         self.refused: ProtocolError | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._barrier: Barrier | None = None
-
-    def _handle(self, message: Message) -> None:
-        if self._group.members.get(self.number) is not self.member:
-            return
-        try:
-            self._group.handle(self.member, message)
-        except ProtocolError as error:
-            self.refused = error
-            self.die(deliver=False)
 
     def _batches(self) -> Iterator[tuple[Window, Seeds]]:
         for seeds in self._shared.scenario.seeds(self._shared.seed):
@@ -215,6 +201,34 @@ class Rank:
         for task in self._tasks:
             task.cancel()
 
+class Rank(RankUser):
+    """A rank and its connection to the group; `places`: how many batches its arena has room for."""
+
+    buffer: RemoteBuffer
+
+    def __init__(
+        self, shared: Simulation, group: Group, number: int, ranks: int, places: int,
+        sampler: Callable[[int, int], Sampler],
+    ) -> None:  # fmt: skip
+        super().__init__(shared, number, ranks, sampler)
+        most = shared.scenario.batch_size + shared.scenario.extra_max
+        shape = ArenaShape(places, (most,))
+        arena = Arena(shape, np.zeros(shape.nbytes, np.uint8))
+        self.answers = Link(self._random, lambda message: self.buffer.receive(message))
+        self._group, self.member = group, group.enter(number, arena, self.answers.send)
+        self.requests = Link(self._random, self._handle)
+        memory = RemoteTable(shared.scenario.file.row_bytes, shared.table.memory)
+        self.buffer = RemoteBuffer({"x": memory}, arena, self.requests.send)
+
+    def _handle(self, message: Message) -> None:
+        if self._group.members.get(self.number) is not self.member:
+            return
+        try:
+            self._group.handle(self.member, message)
+        except ProtocolError as error:
+            self.refused = error
+            self.die(deliver=False)
+
     def die(self, deliver: bool | None = None) -> None:
         """The process ends now. `deliver`: whether messages to the service that are under way
         arrive; None: the seed says."""
@@ -266,6 +280,10 @@ class SimulatedRanks:
             rank.begin(epoch, barrier, (limits or {}).get(rank.number)) for rank in alive
         ]
 
+    async def kill(self, rank: Any) -> None:
+        """A rank dies, which the group notices; see `Rank.die`."""
+        rank.die()
+
     @property
     def ended(self) -> bool:
         """Whether the epoch has ended at all ranks."""
@@ -281,8 +299,8 @@ class SimulatedRanks:
             if all(rank.settled for rank in self.ranks):
                 return
             await asyncio.sleep(0)
-        left = [list(rank.member.batches) for rank in self.ranks]
-        raise AssertionError(f"the ranks' batches {left} are never given back")
+        left = [rank.number for rank in self.ranks if not rank.settled]
+        raise AssertionError(f"the batches of ranks {left} are never given back")
 
     async def close(self) -> None:
         """Disconnect all ranks, check that every slot and place is free, and free everything; raise

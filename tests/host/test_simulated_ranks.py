@@ -65,9 +65,10 @@ def check_all(ranks: Iterable[Rank], whole: list[Batches]) -> None:
 
 @asynccontextmanager
 async def simulated_ranks(
-    scenario: Scenario, seed: int, count: int = 2, *rest: Any, **given: Any
-) -> AsyncIterator[SimulatedRanks]:
-    simulated = SimulatedRanks(scenario, seed, count, *rest, **given)
+    scenario: Scenario, seed: int, count: int = 2, *rest: Any,
+    kind: type[SimulatedRanks] = SimulatedRanks, **given: Any,
+) -> AsyncIterator[SimulatedRanks]:  # fmt: skip
+    simulated = kind(scenario, seed, count, *rest, **given)
     yield simulated
     await simulated.close()
 
@@ -183,7 +184,9 @@ def failing_at(number: int) -> Callable[[int, int], Sampler]:
     return make
 
 
-def run_with_mishaps(rows: TableFile, seed: int) -> Counter[str]:
+def run_with_mishaps(
+    rows: TableFile, seed: int, kind: type[SimulatedRanks] = SimulatedRanks
+) -> Counter[str]:
     """Epochs in which ranks die or close their iterators at any turn, batches cannot be read or
     sampled, and users stop early; the seed decides all of it. Returns how epochs ended at ranks."""
     scenario, given = any_scenario(rows, seed)
@@ -196,7 +199,7 @@ def run_with_mishaps(rows: TableFile, seed: int) -> Counter[str]:
     ends, dead = Counter[str](), set[int]()
 
     async def main() -> None:
-        async with simulated_ranks(scenario, seed, **given) as simulated:
+        async with simulated_ranks(scenario, seed, kind=kind, **given) as simulated:
             for epoch in range(draw.randint(1, 3)):
                 stops = [rank.number for rank in simulated.ranks if draw.random() < 0.2]
                 simulated.begin(epoch, {number: draw.randint(0, 3) for number in stops})
@@ -204,8 +207,8 @@ def run_with_mishaps(rows: TableFile, seed: int) -> Counter[str]:
                     await some_turns(draw.randint(0, draw.choice([50, 400])))
                     rank = draw.choice(simulated.ranks)
                     if draw.random() < 0.3:
-                        rank.die()
                         dead.add(rank.number)
+                        await simulated.kill(rank)
                     else:
                         rank.close()
                         stops.append(rank.number)

@@ -1,0 +1,290 @@
+"""`ExchangedBuffer` and `ExchangedLease`: the feature buffers of all ranks, as one rank sees them.
+
+They stand where `FeatureBuffer` and `Lease` stand. For each owner there is what a rank of a host
+service has, a `RemoteBuffer`; a batch is asked of all of them, also of those that have none of its
+rows, because a turn that a rank does not take holds up the others. The rows land in the batch's own
+memory, which stays until every owner has answered (law 3). All methods run in the rank's event
+loop, except `gather`, `places_of` and `land`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from gnndrive.common.array_pool import Allocate, empty_tensor
+from gnndrive.common.errors import PeerError
+from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.records import Int32Array, Int64Array
+from gnndrive.exchange.owners import Owners
+from gnndrive.exchange.share import Rows
+from gnndrive.host.arena import Arena, ArenaShape
+from gnndrive.host.messages import Kind, Message
+from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable, RemoteTicket
+
+Key: TypeAlias = tuple[int, int]
+Send: TypeAlias = Callable[[Message, "Sequence[Int64Array] | None"], object]
+"""Sends an owner a message, with the numbers of a batch's rows if that is ANNOUNCE; never waits."""
+ANSWERS = (Kind.READY, Kind.FAILED, Kind.LEFT)
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """Where rows of a table go that an owner sends: `places`, int32 [n], of `rows`, uint8 [all of
+    the batch, row_bytes]."""
+
+    rows: torch.Tensor
+    places: Int32Array
+
+    def land(self, begin: int, memory: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
+        """Copy those from number `begin` on, which lie in memory."""
+        row_bytes = self.rows.shape[1]
+        count = len(memory) // max(row_bytes, 1)
+        numbers, places = np.arange(count), self.places[begin : begin + count]
+        lib.gd_spread(
+            pointer(memory), pointer(numbers), count, row_bytes, pointer(places), row_bytes,
+            ffi.cast("uint8_t *", self.rows.data_ptr()),
+        )  # fmt: skip
+
+
+@dataclass(eq=False)
+class ExchangedTicket:
+    """A batch, from its announcement to its lease.
+
+    Attributes:
+        places: for each owner, where its rows of each table are among the batch's.
+        counts: how many rows of each table it has.
+        owned: the ticket at each owner, once it has joined.
+        rows: see `Rows`; where its rows arrive, once it has joined.
+    """
+
+    key: Key
+    places: list[list[Int32Array]]
+    counts: list[int]
+    owned: list[RemoteTicket]
+    rows: Rows = ()
+
+
+class ExchangedBuffer:
+    """The feature buffers of all ranks; see `pipeline.epoch.BatchBuffer`.
+
+    Args:
+        owners: of each table's rows.
+        row_bytes: of each table.
+        shape: how many batches may be announced at once, and how large they can be.
+        send: for each owner, by rank.
+    """
+
+    missing_share = 1.0
+    valid_when_granted = True
+    loading = True  # the owners decide how batches are read together
+
+    def __init__(
+        self, owners: Mapping[str, Owners], row_bytes: Mapping[str, int], shape: ArenaShape,
+        send: Sequence[Send], empty: Allocate = np.empty,
+    ) -> None:  # fmt: skip
+        self._owners, self._row_bytes, self._empty = owners, row_bytes, empty
+        self._epoch = -1
+        self._tickets: dict[int, ExchangedTicket] = {}  # announced, by the batch's index
+        self._arriving: list[dict[Key, list[Arriving]]] = [{} for _ in send]
+        tables = {name: RemoteTable(nbytes) for name, nbytes in row_bytes.items()}
+        self.parts: list[RemoteBuffer] = []
+        for each in send:
+            arena = Arena(shape, np.zeros(shape.nbytes, np.uint8))
+            self.parts.append(RemoteBuffer(tables, arena, _sender(arena, each)))
+
+    # ---- epochs ----
+
+    def begin_epoch(self) -> None:
+        """The rank begins its next epoch."""
+        self._epoch += 1
+        for part in self.parts:
+            part.begin_epoch()
+
+    def end_epoch(self) -> None:
+        """The rank has ended its epoch; the others need not wait for its turns."""
+        self._tickets.clear()
+        for part in self.parts:
+            part.end_epoch()
+
+    # Users who wait elsewhere; see `RemoteBuffer`. One owner passes on what ranks say of them.
+
+    def on_passed(self, function: Callable[[int], object]) -> None:
+        """See `RemoteBuffer.on_passed`."""
+        self.parts[0].on_passed(function)
+
+    def leave_epoch(self) -> None:
+        """See `RemoteBuffer.leave_epoch`."""
+        self.parts[0].leave_epoch()
+
+    def say_away(self, taken: int, exchange: int) -> None:
+        """See `RemoteBuffer.say_away`."""
+        self.parts[0].say_away(taken, exchange)
+
+    def ask_for(self, step: int, exchanges: int) -> bool:
+        """See `RemoteBuffer.ask_for`."""
+        return self.parts[0].ask_for(step, exchanges)
+
+    def say_passed(self) -> None:
+        """See `RemoteBuffer.say_passed`."""
+        self.parts[0].say_passed()
+
+    # ---- what the stages call ----
+
+    def row_bytes(self, table: str) -> int:
+        """Bytes of a row of a table."""
+        return self._row_bytes[table]
+
+    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """See `BatchBuffer.announce`."""
+        split = {name: list(owners.split(rows[name])) for name, owners in self._owners.items()}
+        places = [[split[name][rank][0] for name in split] for rank in range(len(self.parts))]
+        counts = [len(rows[name]) for name in self._owners]
+        for rank, part in enumerate(self.parts):
+            part.announce(index, {name: each[rank][1] for name, each in split.items()})
+        self._tickets[index] = ExchangedTicket((self._epoch, index), places, counts, [])
+
+    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """See `BatchBuffer.withdraw`."""
+        del self._tickets[index]
+        for part in self.parts:
+            part.withdraw(index, rows)
+
+    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
+        """See `BatchBuffer.fits_together`; the owners join the batches of all ranks."""
+        return len(batches) < 2
+
+    def join(
+        self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]
+    ) -> Sequence[ExchangedTicket]:
+        """See `BatchBuffer.join`; raises PeerError if a rank has ended, MemoryError if there is
+        no memory for the rows."""
+        tickets = [self._tickets[index] for index, _ in batches]
+        for ticket in tickets:
+            self._join(ticket)
+        return tickets
+
+    def _join(self, ticket: ExchangedTicket) -> None:
+        ticket.rows = [
+            empty_tensor(self._empty, (count, nbytes), torch.uint8)
+            for count, nbytes in zip(ticket.counts, self._row_bytes.values(), strict=True)
+        ]
+        _, index = ticket.key
+        for arriving, places in zip(self._arriving, ticket.places, strict=True):
+            arriving[ticket.key] = list(map(Arriving, ticket.rows, places))
+        try:
+            for part in self.parts:
+                ticket.owned += part.join([(index, {})])
+        except BaseException:
+            self.leave(ticket)
+            raise
+        del self._tickets[index]
+
+    async def granted(self, ticket: ExchangedTicket) -> ExchangedLease:
+        """See `BatchBuffer.granted`; all rows are valid when this returns. Also raises as
+        `join`."""
+        waiting = [each.granted for each in ticket.owned if each.granted is not None]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
+            for each in waiting:
+                if each.done():
+                    each.result()
+        except BaseException:
+            self.leave(ticket)
+            raise
+        for each in waiting:
+            each.result().release()  # the owner has released the slots; its place is free
+        rows, ticket.rows = ticket.rows, ()
+        return ExchangedLease(dict(zip(self._owners, rows, strict=True)))
+
+    def leave(self, ticket: ExchangedTicket) -> None:
+        """See `BatchBuffer.leave`; the rows' memory stays until all owners have answered."""
+        ticket.rows = ()
+        for part, owned in zip(self.parts, ticket.owned, strict=False):
+            part.leave(owned)
+        for rank, arriving in enumerate(self._arriving):
+            if rank >= len(ticket.owned) or ticket.owned[rank].place is None:  # it was not asked
+                arriving.pop(ticket.key, None)
+
+    def fail(self, error: BaseException) -> None:
+        """See `BatchBuffer.fail`."""
+        for part in self.parts:
+            part.fail(error)
+
+    async def drain(self) -> None:
+        """See `BatchBuffer.drain`; the owners wait for their reads."""
+
+    # ---- what the owners say ----
+
+    def places_of(self, owner: int, key: Key) -> Sequence[Arriving]:
+        """Where the rows of each table go that an owner is sending, in any thread. KeyError: it was
+        not asked for them, or has answered before."""
+        return self._arriving[owner][key]
+
+    def receive(self, owner: int, message: Message) -> None:
+        """Take what an owner says. If a batch's rows are READY, they have landed."""
+        if message.kind in ANSWERS:
+            self._arriving[owner].pop((message.epoch, message.step), None)
+        self.parts[owner].receive(message)
+
+    def lose(self, owner: int, error: PeerError) -> None:
+        """An owner will answer no more, nor do rows of it arrive."""
+        self._arriving[owner].clear()
+        self.parts[owner].fail(error)
+
+    async def awaited(self) -> int:
+        """Ask the owner of rows that have not come whose turn is the next one: see
+        `RemoteBuffer.awaited`."""
+        late = [rank for rank, each in enumerate(self._arriving) if each] or [0]
+        return await self.parts[late[0]].awaited()
+
+    @property
+    def broken(self) -> bool:
+        """Whether an owner was lost, or has failed."""
+        return any(part.broken is not None for part in self.parts)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is asked for, and no rows arrive."""
+        return not any(self._arriving) and all(part.idle for part in self.parts)
+
+
+class ExchangedLease:
+    """A batch's rows, all of them valid, which have arrived in its own memory."""
+
+    def __init__(self, rows: dict[str, torch.Tensor]) -> None:
+        self._rows = rows
+
+    async def ready(self) -> None:
+        """See `BatchLease.ready`; they are."""
+
+    def failures(self) -> dict[str, tuple[int, Exception]]:
+        """See `BatchLease.failures`; there are none."""
+        return {}
+
+    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
+        """See `BatchLease.gather`; nothing is copied."""
+        rows = self._rows.pop(table)
+        return rows.view(-1).view(dtype).view(len(rows), *row_shape)
+
+    async def gathered(self) -> None:
+        """See `BatchLease.gathered`."""
+
+    def release(self) -> None:
+        """See `BatchLease.release`; the owners have released the slots."""
+        self._rows.clear()
+
+
+def _sender(arena: Arena, send: Send) -> Callable[[Message], object]:
+    """Sends an owner a message; the rows of a batch that is announced are in its place."""
+
+    def sent(message: Message) -> None:
+        announces = message.kind is Kind.ANNOUNCE
+        send(message, arena.read_rows(message.a) if announces else None)
+
+    return sent
