@@ -73,18 +73,19 @@ class PeerError(GNNDriveError, RuntimeError):
 
     Attributes:
         rank: which one.
+        why: what is known of it.
     """
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, why: str = "has died or was killed") -> None:
+        self.rank, self.why = rank, why
         super().__init__(
-            f"rank {rank} has died or was killed (see its output, or dmesg if memory ran out): "
+            f"rank {rank} {why} (see its output, or dmesg if memory ran out): "
             "start the ranks again, as torchrun's --max-restarts does, and resume with the "
             "loader's state"
         )
 
-    def __reduce__(self) -> tuple[type[PeerError], tuple[int]]:
-        return (type(self), (self.rank,))
+    def __reduce__(self) -> tuple[type[PeerError], tuple[int, str]]:
+        return (type(self), (self.rank, self.why))
 
 
 class HostServiceError(GNNDriveError, RuntimeError):

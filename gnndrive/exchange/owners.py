@@ -16,7 +16,7 @@ STRETCHES = 16  # of each rank at least, so that all have about as many rows
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Stretches of 2^`shift` rows are dealt to the ranks in turn; a rank numbers its rows from 0."""
+    """Stretches of 2^`shift` rows are dealt to ranks in turn; a rank numbers its own from 0."""
 
     rows: int
     world: int

@@ -9,18 +9,18 @@ others go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from operator import gt
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import Int64Array
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import Group
-from gnndrive.host.messages import Kind, Message, error_text
+from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.workers import Workers
 
@@ -42,11 +42,10 @@ class Share:
 
     def __init__(
         self, world: int, buffer: FeatureBuffer, stages: Stages, shape: ArenaShape,
-        workers: Workers, empty: Allocate = np.empty,
-        read_counters: Callable[[], Mapping[str, int]] = dict,
+        workers: Workers,
     ) -> None:  # fmt: skip
-        self.group = Group(range(world), buffer, stages, read_counters)
-        self.buffer, self.shape, self.workers, self.empty = buffer, shape, workers, empty
+        self.group = Group(range(world), buffer, stages)
+        self.buffer, self.shape, self.workers = buffer, shape, workers
         self.askers: dict[int, Asker] = {}
 
     def enter(self, rank: int, answer: Answer) -> Asker:
@@ -85,7 +84,11 @@ class Asker:
             return
         key, group = (message.epoch, message.step), self._share.group
         if message.kind is Kind.ANNOUNCE:
-            if rows is not None and 0 <= message.a < self._share.shape.places:
+            shape = self._share.shape
+            sizes = [len(each) for each in rows or ()]
+            if len(sizes) != len(shape.rows_max) or any(map(gt, sizes, shape.rows_max)):
+                raise ProtocolError(f"rank {self.rank} announces a batch of {sizes} rows")
+            if rows is not None and 0 <= message.a < shape.places:  # else the group refuses it
                 self._arena.write_rows(message.a, rows)
         elif message.kind is Kind.RELEASE:
             self._answered.discard(key)
@@ -154,5 +157,3 @@ class Asker:
             self._share.group.handle(self._member, message)
         if self._lost is not None:
             self._share.group.leave(self._member, self._lost)
-
-

@@ -181,6 +181,11 @@ class Tuning(Arguments):
             with `memory` as many as pay for their memory.
         training_queue: how many batches may be extracted or wait to be delivered. "auto": likewise,
             4 at most.
+        exchange: with `ranks`, whether the ranks' feature buffers act as one: each row has an owner
+            that alone reads and keeps it, and sends it to the ranks that need it, over TCP. For
+            ranks on several hosts, whose caches would hold the same rows, or whose stores have a
+            part of the rows each. "stride": as in LSM-GNN's paper, row i belongs to rank i modulo
+            their number, not to that of its stretch of 4 MiB.
     """
 
     topology: Any = "auto"
@@ -194,6 +199,7 @@ class Tuning(Arguments):
     extractors: int = 4
     extracting_queue: str | int = "auto"
     training_queue: str | int = "auto"
+    exchange: bool | str = False
 
 
 TUNING = tuple(each.name for each in fields(Tuning))
@@ -287,6 +293,8 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
     for name in ("gap", "neighbour_cache"):
         if given[name] is not None:
             size_or_none(given[name], name)
+    if not isinstance(given["exchange"], bool) and given["exchange"] != "stride":
+        raise ConfigError(f"exchange={given['exchange']!r}: give True, False or 'stride'")
     if (sweep := given["sweep"]) != "auto":
         if isinstance(sweep, str):
             raise ConfigError(f"sweep={sweep!r}: give a number of batches, or 'auto'")

@@ -27,6 +27,7 @@ from gnndrive.common.plugins import find, name_of
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.loader.drawing import Drawing
+from gnndrive.loader.exchanging import exchange_of
 from gnndrive.loader.ranks import Ranks, resolve_ranks, sampler_ranks
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.sharing import what_service_has
@@ -311,6 +312,7 @@ class Assembly:
             self.store, self.ranks, own["host_service"], self.strategy, self.scheme,
             topologies, own["engine"], self._policy, self.device, self.in_order,
         )  # fmt: skip
+        exchange = exchange_of(own["exchange"], self.ranks, self.collate.tables, self._alone)
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
         known = own["memory"] is None or not self.scheme.whole_graph
         degrees = None if known else degrees_of(self.store)
@@ -352,7 +354,8 @@ class Assembly:
             elastic=self.scheme.elastic(self),
             warms_up=self.in_order and self.scheme.warms_up,
             ranks=self.ranks.on_host,
-            shared=sharing.buffer,
+            shared=sharing.buffer and exchange is None,
+            exchange=exchange,
             shared_graph=sharing.graph,
             served=sharing.served,
             samplers=self._tuned("samplers"),
@@ -367,6 +370,16 @@ class Assembly:
         )
         drawing = self.drawing()
         return request if drawing is None else drawing.drawn_for(request)
+
+    @property
+    def _alone(self) -> str:
+        """Why ranks cannot exchange rows; "": they can."""
+        strategy, (device, _) = self.strategy, self.device
+        if self.scheme is not PLAIN or strategy.tiers != ("disk",):
+            return f"strategy={strategy.name!r} reads rows in a way of its own"
+        if not find("devices", device).shares_slots:
+            return f"the feature buffer is in the memory of the device {name_of(device)!r}"
+        return "" if self.in_order else "in_order=False"
 
     def drawing(self, for_plan: bool = True) -> Drawing | None:
         """How batches are drawn for the plan; None: the plan counts the most that the fanout
@@ -438,5 +451,5 @@ def _planned(
     return replace(
         settings, plan=plan, policy=policy if whole else settings.policy, stages=stages,
         # A shared buffer has one plan: a larger batch is extracted if the buffer holds it.
-        limits=None if settings.request.shared else planner.limits,
+        limits=planner.limits if settings.request.alone else None,
     )  # fmt: skip

@@ -28,6 +28,7 @@ from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import EvictedRows, Tier, TierContext
+from gnndrive.exchange.owners import OwnedRows
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.epoch import BatchBuffer
 from gnndrive.plan.plan import TablePlan
@@ -221,17 +222,20 @@ class BufferPool(Buffers):
         memory = self._device.allocate(slots, plan.row_bytes)
         evicted: EvictedRows | None = None
         tier: Tier | None = None
+        classes, exchange = self.settings.classes.get(plan.name), self.settings.request.exchange
         try:
             if plan.evicted:
                 evicted = memory.evicted(plan.evicted)
             # The strategy's chain of tiers, of which this is the highest.
             context = TierContext(
                 self._layouts[plan.name], self._engine, None, plan.rows, plan.row_bytes,
-                (plan.residents, plan.residents + plan.kept), evicted, plan.name,
-                self.settings.classes.get(plan.name),
+                (plan.residents, plan.residents + plan.kept), evicted, plan.name, classes,
             )  # fmt: skip
             scheme, tiers = self.settings.scheme, self.settings.strategy.tiers
             tier = make_chain(tiers, scheme.tier_context(context))
+            if exchange is not None:
+                tier = OwnedRows(tier, exchange.owners[plan.name], exchange.rank)
+                classes = exchange.classes(plan.name, classes)
             if plan.places:
                 return PlaceTable(
                     plan.rows, plan.residents, plan.places, plan.place_rows, plan.row_bytes,
@@ -239,7 +243,7 @@ class BufferPool(Buffers):
                 )  # fmt: skip
             return SlotTable(
                 plan.rows, slots, plan.row_bytes, memory, tier, policy, plan.batch_rows_max,
-                self._empty, self.settings.classes.get(plan.name),
+                self._empty, classes,
                 self.settings.foresees(plan.name), self._ahead(plan),
             )  # fmt: skip
         except BaseException:

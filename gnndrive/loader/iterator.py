@@ -18,6 +18,7 @@ from typing import Any
 
 from gnndrive.common.errors import BatchTooLarge, ClosedError, LateError
 from gnndrive.common.records import Seeds
+from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.host.remote_buffer import RemoteBuffer
 from gnndrive.loader.arguments import OnStats
 from gnndrive.loader.epoch_assembly import EpochAssembly
@@ -147,7 +148,9 @@ class BatchIterator(Iterator[Any]):
         self._warm_up_end = WARM_UP if runtime.warming_up else None
         self._between_parts: asyncio.Future[None] | None = None
         self._user = threading.get_ident()
-        self._shared: RemoteBuffer | None = None  # the feature buffer, if ranks share it
+        self._shared: RemoteBuffer | ExchangedBuffer | None = (
+            None  # the feature buffer, if ranks share it
+        )
         self._start(assembly.batches)
 
     def _start(self, batches: Iterator[tuple[Window, Seeds]]) -> None:
@@ -164,7 +167,7 @@ class BatchIterator(Iterator[Any]):
         self._finalizer = weakref.finalize(self, self._runtime.drop, epoch)
         if self._closed:  # meanwhile, because the user's thread was interrupted
             self._runtime.drop(epoch)
-        elif isinstance(epoch.buffer, RemoteBuffer):
+        elif isinstance(epoch.buffer, RemoteBuffer | ExchangedBuffer):
             self._shared = epoch.buffer
             stop = self._runtime.stop
             self._shared.on_passed(lambda rank: stop(epoch, ClosedError(WENT_ON.format(rank))))

@@ -32,6 +32,7 @@ from gnndrive.disk.engines import choose
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.loader.buffer_pool import BufferPool, Buffers
+from gnndrive.loader.exchanging import Exchanging
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.sharing import HostService
 from gnndrive.loader.tracing import TraceCounters
@@ -71,7 +72,7 @@ class Runtime:
 
     def __init__(
         self, store: Store, settings: RuntimeSettings, host: HostService | None = None,
-        timeline: Timeline | None = None,
+        exchanging: Exchanging | None = None, timeline: Timeline | None = None,
     ) -> None:  # fmt: skip
         self.counters = Counters()
         self.started = perf_counter()
@@ -80,7 +81,9 @@ class Runtime:
         # Only the loop thread drops tasks: in the user's thread, asyncio could lose a Ctrl-C.
         self._tasks: dict[Epoch, asyncio.Task[None]] = {}
         self._freeing: asyncio.Task[None] | None = None
-        self._host, self.shares_buffer = host, host is not None and host.has_buffer
+        self._host, self._in_service = host, host is not None and host.has_buffer
+        self._exchanging = exchanging
+        self.shares_buffer = self._in_service or exchanging is not None
         self._closing, self._ended = threading.Lock(), False
         self._change_ended: asyncio.Event | None = None  # of the last change of the plan
         self.timeline, self._trace_counters = timeline, None
@@ -90,6 +93,8 @@ class Runtime:
                 undo.callback(timeline.close)
             if host is not None:
                 undo.callback(host.close)
+            if exchanging is not None:
+                undo.callback(exchanging.close)
             with interruptible():
                 settings = self._with_classes(settings)
             with store.unchanged():
@@ -117,7 +122,7 @@ class Runtime:
         """The settings with the classes of the rows that the policy ranks; tables of edges, and
         those whose rows all fit, have none. The first time for a store this reads its graph: not in
         the event loop, and before the feature buffer is made, for the memory that it takes."""
-        if self.shares_buffer or not settings.scheme.whole_graph:  # the service ranks its rows
+        if self._in_service or not settings.scheme.whole_graph:  # the service ranks its rows
             return replace(settings, classes={})
         request = settings.request
         short = {table.name for table in settings.plan.tables if table.slots < table.rows}
@@ -138,7 +143,7 @@ class Runtime:
         self.attributes = Attributes(store, fetched, self.adjacency.read)
         self._files.callback(self.attributes.close)
         self._layouts: dict[str, Layout] = {}
-        if self.shares_buffer or scheme.buffers is not None:
+        if self._in_service or scheme.buffers is not None:
             return
         kind: type[Layout] = find("layouts", settings.strategy.layout)
         block_bytes, source = settings.engine_settings.block_bytes, scheme.source
@@ -157,7 +162,7 @@ class Runtime:
         # Adjacency reads go first: a sample needs several short reads, a batch one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
         self.adjacency.start(kind, own)
-        if self._host is not None and self.shares_buffer:
+        if self._host is not None and self._in_service:
             return await self._host.buffers(settings, empty)
         if scheme.buffers is not None:
             buffers: Buffers = scheme.buffers(settings, empty)
@@ -167,6 +172,9 @@ class Runtime:
             pool = BufferPool(
                 settings, store, self._layouts, engine, self.device, empty, self.timeline
             )
+            if self._exchanging is not None:
+                self.engine = engine
+                return self._exchanging.buffers(pool, empty)
         except BaseException:
             await engine.aclose()
             raise

@@ -31,6 +31,7 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, GNNDriveError, HostServiceError
 from gnndrive.common.plugins import find, name_of, names
 from gnndrive.common.shared_memory import SharedMemory
+from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.host.arena import Arena
 from gnndrive.host.connect import service_of
 from gnndrive.host.connection import Connection, ask
@@ -54,6 +55,10 @@ GIVEN = (
 )  # fmt: skip
 """The loader's arguments that decide what its ranks share, beside `memory=` and `buffer=`."""
 
+ONE = (
+    "the ranks share one feature buffer for this loader, which another iterator uses: close that "
+    "one first, or have ranks share none with host_service=False, and without exchange="
+)
 PLAIN = (str, int, type(None))  # the others may not be picklable
 CHOSEN = ("slots", "batch_rows_max", "places", "sweep", "policy")  # by the plan
 SPARE_PLACES = 4  # batches that are being gathered, or that the service gives back
@@ -152,7 +157,9 @@ def join_host_service(
     try:
         settings = make_settings()
         request = settings.request
-        arguments = {"memory": request.memory, "buffer": request.buffer}
+        arguments = {
+            "memory": request.memory, "buffer": request.buffer, "exchange": own.get("exchange")
+        }  # fmt: skip
         buffer = buffer_settings(store, settings)
         topology = settings.plan.topology.name if request.shared_graph else ""
         needed = None if buffer is None else buffer.to_json()
@@ -290,15 +297,59 @@ class HostService:
         self.graph = None
 
 
-class HostBuffers(Buffers):
-    """The service's feature buffer, for one epoch at a time, in the memory that came with the
-    service's welcome. The settings get the service's numbers of slots. Closes the connection."""
+class RankBuffers(Buffers):
+    """A feature buffer that ranks share, for one epoch at a time; `owner` decides about turns."""
+
+    buffer: RemoteBuffer | ExchangedBuffer
+    owner = "the other ranks do"
+
+    def __init__(self, rank: int) -> None:
+        self._lent, self._rank = False, rank
+
+    def take(self) -> BatchBuffer:
+        """See `Buffers.take`."""
+        if self._lent:
+            raise ConfigError(ONE)
+        self._lent = True
+        self.buffer.begin_epoch()
+        return self.buffer
+
+    def give(self, buffer: BatchBuffer) -> None:
+        """See `Buffers.give`; the other ranks do not wait for this one any more."""
+        assert buffer is self.buffer
+        self._lent = False
+        self.buffer.end_epoch()
+
+    async def late_reason(self) -> str:
+        """See `Buffers.late_reason`."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                rank = await self.buffer.awaited()
+        except TimeoutError:
+            return f"{self.owner} not answer; it may be stopped, or short of memory"
+        except GNNDriveError:
+            return ""
+        if rank in (-1, self._rank):
+            return ""
+        return (
+            f"rank {rank} has not taken its turn; it may be stopped or slow, or take batches of "
+            "another loader, which all ranks have to do in the same order"
+        )
+
+
+class HostBuffers(RankBuffers):
+    """The service's feature buffer, in the memory that came with the service's welcome. The
+    settings get the service's numbers of slots. Closes the connection."""
+
+    buffer: RemoteBuffer
+    owner = "the host service does"
 
     def __init__(
         self, store: Store, settings: RuntimeSettings, hello: Hello, connection: Connection,
         empty: Allocate,
     ) -> None:  # fmt: skip
-        self._connection, self._lent, self._rank = connection, False, hello.rank
+        super().__init__(hello.rank)
+        self._connection = connection
         self.facts = {"engine": "host service"}
         assert hello.buffer is not None
         plans = [
@@ -325,42 +376,9 @@ class HostBuffers(Buffers):
             self.buffer = RemoteBuffer(tables, Arena(shape, arena.array), connection.send)
             self._memory = undo.pop_all()
 
-    def take(self) -> BatchBuffer:
-        """See `Buffers.take`."""
-        if self._lent:
-            raise ConfigError(
-                "the host service has one feature buffer for this loader, which another iterator "
-                "uses: close that one first, or give the loader host_service=False"
-            )
-        self._lent = True
-        self.buffer.begin_epoch()
-        return self.buffer
-
-    def give(self, buffer: BatchBuffer) -> None:
-        """See `Buffers.give`; the other ranks do not wait for this one any more."""
-        assert buffer is self.buffer
-        self._lent = False
-        self.buffer.end_epoch()
-
     def stats(self) -> Counter[str]:
         """See `Buffers.stats`; of all ranks of this host together, with requests and bytes."""
         return self.buffer.stats()
-
-    async def late_reason(self) -> str:
-        """See `Buffers.late_reason`."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                rank = await self.buffer.awaited()
-        except TimeoutError:
-            return "the host service does not answer; it may be stopped, or short of memory"
-        except GNNDriveError:
-            return ""
-        if rank in (-1, self._rank):
-            return ""
-        return (
-            f"rank {rank} has not taken its turn; it may be stopped or slow, or take batches of "
-            "another loader, which all ranks have to do in the same order"
-        )
 
     async def close(self) -> None:
         """See `Buffers.close`; the rank leaves its group."""

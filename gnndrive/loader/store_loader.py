@@ -37,6 +37,7 @@ from gnndrive.loader.arguments import (
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import VERSION, EpochState, from_state_dict, to_state_dict
+from gnndrive.loader.exchanging import Exchanging
 from gnndrive.loader.in_memory import GroupedIterator, comes_in_groups
 from gnndrive.loader.iterator import BatchIterator, Intervals, in_thread
 from gnndrive.loader.ranks import Ranks, check_same, ranks_of_group
@@ -383,15 +384,20 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
             if self._closed and self._runtime is not None:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
+                host = exchanging = None
                 try:
                     settings, host = join_host_service(
                         ranks, self.data, flat(vars(self)), make_settings
                     )
+                    if settings.request.exchange is not None:
+                        exchanging = Exchanging(ranks, settings)
                 except BaseException:
+                    if host is not None:
+                        host.close()
                     if timeline is not None:
                         timeline.close()
                     raise
-                runtime = Runtime(self.data, settings, host=host, timeline=timeline)
+                runtime = Runtime(self.data, settings, host, exchanging, timeline)
                 if host is not None and host.graph is not None:
                     self._collate.use_labels(host.graph.labels)
                 if self._closed:  # meanwhile, by a signal handler

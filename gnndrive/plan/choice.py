@@ -83,7 +83,8 @@ def in_groups(planner: Planner, request: PlanRequest) -> Planner:
     it is. Ranks that share a buffer take turns batch by batch, what is known ahead is known by
     batch, and on a GPU groups were not measured."""
     shape = planner.shape
-    if shape.delivers or shape.shared or request.ahead is not None:
+    alone = request.ahead is None and request.exchange is None
+    if shape.delivers or shape.shared or not alone:
         return planner
     before = planner.plan_that_fits()
     count = min(GROUP_ROWS // max(shape.nodes, 1), request.sweep or GROUP_MAX)

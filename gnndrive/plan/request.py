@@ -19,6 +19,7 @@ from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.items import Item, Owner, Part, Shape, TableShape, Use, if_any
 from gnndrive.common.plugins import find
+from gnndrive.exchange.items import Exchange
 from gnndrive.host.arena import AnnouncedRows
 from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import DrawnBatches
@@ -94,6 +95,7 @@ class PlanRequest:
         ranks: those on this host, for all of which `memory` and `buffer` are.
         shared: whether one host service has the feature buffer and the adjacency of all of them;
             ignored if the feature buffer is on a device. `shared_graph`: at least the adjacency.
+        exchange: which ranks own which rows; None: each rank reads all that it needs.
         served: what a service that a user has started has left; None: there is none.
         said: what the plan prints of the arguments below its lines.
     """
@@ -128,8 +130,14 @@ class PlanRequest:
     ranks: int = 1
     shared: bool = False
     shared_graph: bool = False
+    exchange: Exchange | None = None
     served: Served | None = None
     said: tuple[str, ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether no rank has rows for another one, so that each may change its plan."""
+        return not self.shared and self.exchange is None
 
     @property
     def rank_memory(self) -> int | None:
@@ -142,7 +150,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     store, size, ahead = request.store, request.planned, request.ahead
     how, drawn = request.subgraphs, request.drawn
     tables = tuple(
-        _table_shape(table, size, converted)
+        _table_shape(table, size, converted, request.exchange)
         for table, converted in zip(request.tables, request.converted_bytes, strict=True)
     )
     device: type[Device] = find("devices", request.device[0])
@@ -187,6 +195,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
                 ),
             ),
             *([] if ahead is None else [ahead.part(size, request.rank_memory)]),
+            *([] if request.exchange is None else [request.exchange]),
         ),
         RowSlots(whole_batches=request.memory is not None),
         budget,
@@ -250,14 +259,16 @@ def _scratch_bytes(request: PlanRequest) -> int:
     return nbytes
 
 
-def _table_shape(table: FeatureTable, bounds: Bounds, converted_bytes: int) -> TableShape:
+def _table_shape(
+    table: FeatureTable, bounds: Bounds, converted_bytes: int, exchange: Exchange | None = None
+) -> TableShape:
     file, most, entries = table.file, bounds.nodes, bounds.entries
+    rows = file.row_count if exchange is None else exchange.count(table.name)
     if table.of_edges:
         most = entries = bounds.edges  # type: ignore[assignment]
     key: Any = table.type
     return TableShape(
-        table.name, file.row_count, file.row_bytes, min(most[key], file.row_count), entries[key],
-        converted_bytes,
+        table.name, rows, file.row_bytes, min(most[key], rows), entries[key], converted_bytes,
     )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ class ExchangingRank(RankUser):
 class SimulatedExchange(SimulatedRanks):
     """Ranks whose buffers act as one; see `SimulatedRanks`. `shift`: see `Owners`."""
 
-    ranks: list[ExchangingRank]
+    ranks: list[ExchangingRank]  # type: ignore[assignment]
 
     def __init__(
         self, scenario: Scenario, seed: int, count: int = 2, places: int = 0, shift: int = 0,

@@ -201,6 +201,7 @@ class RankUser:
         for task in self._tasks:
             task.cancel()
 
+
 class Rank(RankUser):
     """A rank and its connection to the group; `places`: how many batches its arena has room for."""
 

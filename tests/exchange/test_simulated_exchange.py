@@ -5,7 +5,6 @@ from functools import partial
 
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_exchange import SimulatedExchange
-from gnndrive.testing.simulation import Scenario
 from tests.host.conftest import rows  # noqa: F401
 from tests.host.test_simulated_ranks import (
     any_scenario,

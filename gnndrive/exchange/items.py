@@ -1,0 +1,48 @@
+"""What an exchange is for one loader, and the memory that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnndrive.common.items import Item, Life, Owner, Shape, Use
+from gnndrive.exchange.links import PIECE_BYTES
+from gnndrive.exchange.owners import Owners
+from gnndrive.host.arena import ANNOUNCED_BYTES, JOINED_BYTES
+from gnndrive.store.row_classes import Classes
+
+PLACE_BYTES = 4  # where a row that arrives goes
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Which rank owns which rows of the tables, by their names; and which one this is."""
+
+    owners: Mapping[str, Owners]
+    rank: int
+    world: int
+
+    def count(self, table: str) -> int:
+        """How many rows of a table this rank owns."""
+        return self.owners[table].count(self.rank)
+
+    def classes(self, table: str, classes: Classes | None) -> Classes | None:
+        """The classes of these rows, from those of all."""
+        if classes is None:
+            return None
+        own = np.arange(self.count(table))
+        return classes[self.owners[table].rows_of(self.rank, own)]
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`. All ranks ask one owner for as many rows as one rank asks all owners for."""
+        rows_bytes = sum(each.row_bytes * each.entries_max for each in shape.tables)
+        coming, why = shape.extracted, "rows of {} batches that arrive, and as many that are sent"
+        yield Item(
+            "exchanged rows", 2 * coming * rows_bytes + self.world * PIECE_BYTES,
+            why.format(coming), Owner.RANK, Life.EPOCH, use=Use.READING,
+        )  # fmt: skip
+        ids = 2 * ANNOUNCED_BYTES + JOINED_BYTES + PLACE_BYTES
+        why = f"numbers of rows that {shape.queued} batches of each rank need"
+        yield Item("announced rows", ids * shape.queued * shape.entries, why, life=Life.EPOCH)

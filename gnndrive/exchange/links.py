@@ -1,0 +1,347 @@
+"""`Link`: the connection between two ranks of an exchange, over TCP.
+
+torch.distributed tells the ranks of each other (`meet`); gloo's own messages would not do, because
+a wait for one cannot be given up. A thread sends and one receives, so that rows of any length keep
+neither the event loop nor each other waiting. The receiving thread lets rows land in their batch's
+memory and waits for nobody.
+
+A frame is a head (bytes of the message, whom it is for, bytes behind it), the message
+(`host/messages.py`), and for ANNOUNCE row numbers, for READY rows. An empty frame says that the
+sender is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hmac
+import os
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.common.array_pool import private_map
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.interrupts import interruptible
+from gnndrive.common.limits import named_limit
+from gnndrive.common.records import Int64Array
+from gnndrive.exchange.exchanged_buffer import Arriving
+from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolError
+
+_HEAD = struct.Struct("<III")  # bytes of the message, `OWNER` or `ASKER`, 0
+_BEHIND, _RANK = struct.Struct("<q"), struct.Struct("<i")
+_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+ASKER, OWNER = 0, 1  # whom a message is for: who owns rows, or who asks for them
+PIECE_BYTES = 4 << 20  # that arrive before their rows land
+SIGNS = 4  # of life, in the time after which a rank without one is lost
+GOODBYE_S = 5.0  # how long a rank that does not answer is waited for at the end
+TOKEN_BYTES = 16
+CONNECT_S = 30.0
+ADDRESS = "give GLOO_SOCKET_IFNAME the name of the network interface that reaches the other hosts"
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+PlacesOf: TypeAlias = Callable[[tuple[int, int]], Sequence[Arriving]]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a rank listens, and what a rank that connects has to say."""
+
+    host: str
+    port: int
+    token: bytes
+
+
+def own_address() -> str:
+    """The address of this host by which the other hosts reach it; ConfigError: there is none."""
+    name = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    master = os.environ.get("MASTER_ADDR", "localhost")
+    try:
+        if name:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                asked = struct.pack("256s", name.encode()[:15])
+                found = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, asked)
+                return socket.inet_ntoa(found[20:24])
+        family, kind, _, _, address = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as sock:
+            sock.connect(address)  # sends nothing
+            return str(sock.getsockname()[0])
+    except OSError as error:
+        which = f"GLOO_SOCKET_IFNAME={name}" if name else f"MASTER_ADDR={master}"
+        raise ConfigError(f"{which} leads to no network interface ({error}): {ADDRESS}") from error
+
+
+class Meeting:
+    """A socket at which other ranks connect to this one; a context manager that closes it."""
+
+    def __init__(self) -> None:
+        host = own_address()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with named_limit():
+            self._sock = socket.create_server((host, 0), family=family, backlog=1024)
+        self.address = Address(host, self._sock.getsockname()[1], secrets.token_bytes(TOKEN_BYTES))
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._sock.close()
+
+    def connect(self, rank: int, addresses: Sequence[Address]) -> dict[int, socket.socket]:
+        """Connect to the ranks before this one, and let those behind it connect. ConfigError: one
+        cannot be reached."""
+        found, token = dict[int, socket.socket](), addresses[0].token
+        with contextlib.ExitStack() as undo:
+            for other, address in enumerate(addresses[:rank]):
+                try:
+                    with interruptible():
+                        sock = socket.create_connection((address.host, address.port), CONNECT_S)
+                except OSError as error:
+                    raise ConfigError(
+                        f"rank {other} at {address.host}, port {address.port}, cannot be reached "
+                        f"({error}): {ADDRESS}, and let the hosts connect to each other"
+                    ) from error
+                undo.callback(sock.close)
+                sock.sendall(token + _RANK.pack(rank))
+                found[other] = sock
+            self._sock.settimeout(CONNECT_S)
+            while len(found) < len(addresses) - 1:
+                try:
+                    with interruptible():
+                        sock, _ = self._sock.accept()
+                except TimeoutError:
+                    missing = sorted(set(range(len(addresses))) - {rank, *found})
+                    raise ConfigError(
+                        f"ranks {missing} cannot reach rank {rank} at {self.address.host}, port "
+                        f"{self.address.port}: {ADDRESS}, and let the hosts connect to each other"
+                    ) from None
+                undo.callback(sock.close)
+                if (behind := _introduced(sock, token)) is not None and rank < behind:
+                    found[behind] = sock
+            undo.pop_all()
+        for sock in found.values():
+            sock.settimeout(None)
+        return found
+
+
+def _introduced(sock: socket.socket, token: bytes) -> int | None:
+    """Which rank has connected; None: it is none of this loader's."""
+    sock.settimeout(CONNECT_S)
+    said = bytearray()
+    with contextlib.suppress(OSError):
+        while len(said) < TOKEN_BYTES + _RANK.size:
+            more = sock.recv(TOKEN_BYTES + _RANK.size - len(said))
+            if not more:
+                break
+            said += more
+    if len(said) < TOKEN_BYTES + _RANK.size or not hmac.compare_digest(said[:TOKEN_BYTES], token):
+        sock.close()
+        return None
+    return int(_RANK.unpack_from(said, TOKEN_BYTES)[0])
+
+
+class LinkError(Exception):
+    """The other rank has broken the protocol, or has not given a sign of life in time."""
+
+
+class Link:
+    """A connection to another rank; `start` it, and end it with `aclose` or `abort`.
+
+    Args:
+        timeout_s: after how long without a sign of life the rank is lost.
+        ids_max: the most bytes of row numbers of a batch.
+        wide: whether these are int64, else int32; of so many `tables`.
+        places_of: where the rows of a batch go, in any thread; see `ExchangedBuffer.places_of`.
+        receive: gets a message in the event loop: whether it is for the owner of rows, the message,
+            and row numbers.
+        ended: gets in the event loop why the connection has ended; None: by a goodbye.
+    """
+
+    def __init__(
+        self, sock: socket.socket, rank: int, timeout_s: float, ids_max: int, wide: bool,
+        tables: int, places_of: PlacesOf,
+        receive: Callable[[bool, Message, Sequence[Int64Array] | None], object],
+        ended: Callable[[Exception | None], object],
+    ) -> None:  # fmt: skip
+        self._sock, self._timeout_s, self._ids_max = sock, timeout_s, ids_max
+        self._dtype = np.dtype(np.int64 if wide else np.int32)
+        self._tables, self._places_of = tables, places_of
+        self._receive, self._ended = receive, ended
+        self._loop = asyncio.get_running_loop()
+        self._waiting: SimpleQueue[tuple[int, Message, Sequence[Bytes]] | None] = SimpleQueue()
+        self._closing, self._goodbye = False, False
+        # Not `settimeout`, which would limit how long sending may take, too.
+        whole, part = divmod(timeout_s, 1)
+        sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(whole), int(part * 1e6))
+        )
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._piece = np.frombuffer(private_map(PIECE_BYTES, huge=True), np.uint8)
+        self._threads = [
+            threading.Thread(target=target, name=f"gnndrive-{name}-{rank}", daemon=True)
+            for name, target in (("send", self._send_all), ("receive", self._receive_all))
+        ]
+
+    def start(self) -> None:
+        """Start the threads; ConfigError: the system refuses."""
+        with named_limit():
+            for thread in self._threads:
+                thread.start()
+
+    # ---- sending ----
+
+    def ask(self, message: Message, rows: Sequence[Int64Array] | None) -> None:
+        """Send the owner a message, with the numbers of a batch's rows if it announces one."""
+        behind: list[Bytes] = []
+        if rows is not None:
+            counts = np.array([len(each) for each in rows], np.int64)
+            ids = [each.astype(self._dtype) for each in rows]
+            behind = [each.view(np.uint8) for each in (counts, *ids)]
+        self._waiting.put((OWNER, message, behind))
+
+    def answer(self, message: Message, rows: Sequence[torch.Tensor]) -> None:
+        """Send the asking rank a message, with a batch's rows if they are ready."""
+        self._waiting.put((ASKER, message, [each.numpy().reshape(-1) for each in rows]))
+
+    def _send_all(self) -> None:
+        alive = _HEAD.pack(0, 0, 0) + _BEHIND.pack(0)
+        try:
+            while True:
+                try:
+                    item = self._waiting.get(timeout=self._timeout_s / SIGNS)
+                except Empty:
+                    self._sock.sendall(alive)
+                    continue
+                if item is None:
+                    break
+                whom, message, behind = item
+                data, nbytes = message.encode(), sum(len(each) for each in behind)
+                self._sock.sendall(_HEAD.pack(len(data), whom, 0) + _BEHIND.pack(nbytes) + data)
+                for each in behind:
+                    self._sock.sendall(each.data)
+                del item, message, behind  # keep no rows alive while waiting
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            with contextlib.suppress(OSError):  # so that the other thread ends
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    # ---- receiving ----
+
+    def _receive_all(self) -> None:
+        why: Exception | None = None
+        try:
+            while self._receive_one():
+                pass
+        except (OSError, LinkError, ProtocolError) as error:
+            why = error
+        self._waiting.put(None)
+        if self._goodbye:
+            why = None
+        elif why is None:
+            why = LinkError("the connection was closed")
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._ended, why)
+
+    def _receive_one(self) -> bool:
+        """Receive a frame; False: the rank sends no more."""
+        head = bytearray(_HEAD.size + _BEHIND.size)
+        if not self._fill(memoryview(head), may_end=True):
+            return False
+        length, whom, _ = _HEAD.unpack_from(head)
+        (nbytes,) = _BEHIND.unpack_from(head, _HEAD.size)
+        if not length:
+            return True
+        if length > MESSAGE_BYTES_MAX or whom not in (OWNER, ASKER):
+            raise LinkError("a frame makes no sense")
+        data = bytearray(length)
+        self._fill(memoryview(data))
+        message, rows = Message.decode(bytes(data)), None
+        if whom == OWNER and message.kind is Kind.ANNOUNCE:
+            rows = self._receive_ids(nbytes)
+        elif whom == ASKER and message.kind is Kind.READY:
+            self._receive_rows((message.epoch, message.step), nbytes)
+        elif nbytes:
+            raise LinkError(f"{message.kind.name} has {nbytes:,} bytes too many")
+        if message.kind is Kind.BYE:
+            self._goodbye = True
+            self._waiting.put(None)  # the rank closes its end when this one is closed
+            return True
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._receive, whom == OWNER, message, rows)
+        return True
+
+    def _receive_ids(self, nbytes: int) -> Sequence[Int64Array]:
+        counts = np.empty(self._tables, np.int64)
+        if not counts.nbytes <= nbytes <= counts.nbytes + self._ids_max:
+            raise LinkError(f"a batch has {nbytes:,} bytes of row numbers")
+        self._fill(counts.data.cast("B"))
+        ids = np.empty((nbytes - counts.nbytes) // self._dtype.itemsize, self._dtype)
+        if counts.min(initial=0) < 0 or counts.sum() != len(ids):
+            raise LinkError(f"a batch has {len(ids):,} row numbers, not {counts.tolist()}")
+        self._fill(ids.data.cast("B") if len(ids) else memoryview(b""))
+        return [each.astype(np.int64) for each in np.split(ids, np.cumsum(counts)[:-1])]
+
+    def _receive_rows(self, key: tuple[int, int], nbytes: int) -> None:
+        try:
+            arriving = self._places_of(key)
+        except KeyError:
+            raise LinkError(f"rows of batch {key} arrive, which was not asked for") from None
+        if nbytes != sum(len(each.places) * each.rows.shape[1] for each in arriving):
+            raise LinkError(f"batch {key} has {nbytes:,} bytes of rows")
+        for each in arriving:
+            row_bytes, count = each.rows.shape[1], len(each.places)
+            most = max(PIECE_BYTES // max(row_bytes, 1), 1)
+            for begin in range(0, count, most):
+                size = min(most, count - begin) * row_bytes
+                piece = self._piece[:size] if size <= PIECE_BYTES else np.empty(size, np.uint8)
+                self._fill(piece.data)
+                each.land(begin, piece)
+
+    def _fill(self, memory: memoryview, may_end: bool = False) -> bool:
+        """Fill memory with what arrives; False: the connection has ended before, if it may."""
+        filled = 0
+        while filled < len(memory):
+            try:
+                count = self._sock.recv_into(memory[filled:])
+            except BlockingIOError:
+                raise LinkError(f"no sign of life for {self._timeout_s:g} s") from None
+            if not count:
+                if may_end and not filled:
+                    return False
+                raise LinkError("the connection was closed in the middle of a message")
+            filled += count
+        return True
+
+    # ---- the end ----
+
+    def say_goodbye(self) -> None:
+        """Tell the other rank that this one leaves; it may send what it has begun."""
+        if not self._closing:
+            self._closing = True
+            self._waiting.put((OWNER, Message(Kind.BYE), ()))
+            self._waiting.put(None)
+
+    async def aclose(self) -> None:
+        """Say goodbye, wait shortly for the other rank's, and end the threads."""
+        self.say_goodbye()
+        wait = self._loop.run_in_executor
+        await wait(None, self._threads[1].join, GOODBYE_S)
+        self.abort()
+        for thread in self._threads:
+            await wait(None, thread.join)
+        self._sock.close()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
