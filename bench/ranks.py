@@ -1,12 +1,13 @@
 """Several ranks on one host: batches a second, bytes read and memory, shared and each for itself.
 
-usage: python bench/ranks.py STORE [--ranks 2] [--mode one,own,shared] [--batches 40] [--rounds 1]
+usage: python bench/ranks.py STORE [--ranks 2] [--mode one,own,shared,exchange] [--batches 40] [--rounds 1]
            [--memory SIZE | --buffer SIZE] [--fanout 10,10,10] [--batch-size 1024]
            [--samplers N] [--step-s 0] [--memory-steps 0] [--limit SIZE] [--json FILE]
 
 Each mode loads the same batches of one epoch: "one" in one process; "own" in --ranks processes,
 each with a feature buffer and a graph of its own (host_service=False); "shared" in --ranks
-processes with one buffer and one graph. --memory and --buffer are for the whole host, in each mode.
+processes with one buffer and one graph; "exchange" in --ranks processes whose buffers act as one
+over TCP (Tuning(exchange=True)), as on several hosts. --memory and --buffer are for the whole host, in each mode.
 The ranks meet after each step (torch.distributed.barrier over gloo), and compute for --step-s
 seconds before.
 Modes take turns, --rounds times; caches are dropped before each run, where that is allowed, and
@@ -40,7 +41,7 @@ import torch.distributed as dist
 import gnndrive
 from gnndrive.common.memory import format_size, parse_size
 
-MODES = ("one", "own", "shared")
+MODES = ("one", "own", "shared", "exchange")
 
 
 def make_loader(options: argparse.Namespace) -> gnndrive.NeighborLoader:
@@ -53,7 +54,10 @@ def make_loader(options: argparse.Namespace) -> gnndrive.NeighborLoader:
     return gnndrive.NeighborLoader(
         store, options.fanout, seeds[:count], batch_size=options.batch_size, seed=0, ranks=True,
         host_service=options.mode == "shared",
-        tuning=gnndrive.Tuning(samplers=options.samplers or "auto"), **sizes,
+        tuning=gnndrive.Tuning(
+            samplers=options.samplers or "auto", exchange=options.mode == "exchange"
+        ),
+        **sizes,
     )  # fmt: skip
 
 
