@@ -1,13 +1,14 @@
 """Several ranks on one host: batches a second, bytes read and memory, shared and each for itself.
 
-usage: python bench/ranks.py STORE [--ranks 2] [--mode one,own,shared,exchange] [--batches 40] [--rounds 1]
-           [--memory SIZE | --buffer SIZE] [--fanout 10,10,10] [--batch-size 1024]
+usage: python bench/ranks.py STORE [--ranks 2] [--mode one,own,shared,exchange] [--batches 40]
+           [--rounds 1] [--memory SIZE | --buffer SIZE] [--fanout 10,10,10] [--batch-size 1024]
            [--samplers N] [--step-s 0] [--memory-steps 0] [--limit SIZE] [--json FILE]
 
 Each mode loads the same batches of one epoch: "one" in one process; "own" in --ranks processes,
 each with a feature buffer and a graph of its own (host_service=False); "shared" in --ranks
 processes with one buffer and one graph; "exchange" in --ranks processes whose buffers act as one
-over TCP (Tuning(exchange=True)), as on several hosts. --memory and --buffer are for the whole host, in each mode.
+over TCP (Tuning(exchange=True)), as on several hosts. --memory and --buffer are for the whole host,
+in each mode.
 The ranks meet after each step (torch.distributed.barrier over gloo), and compute for --step-s
 seconds before.
 Modes take turns, --rounds times; caches are dropped before each run, where that is allowed, and

@@ -123,7 +123,7 @@ class ExchangeBuffers(RankBuffers):
     ) -> None:  # fmt: skip
         super().__init__(given.exchange.rank)
         self._pool, self.facts, self._closed = pool, pool.facts, False
-        self._landing: set[asyncio.Task[None]] = set()
+        self._own_answers: asyncio.Queue[tuple[Message, Rows]] = asyncio.Queue()
         exchange, shape, tables = given.exchange, given.shape, pool.settings.plan.tables
         row_bytes = {each.name: each.row_bytes for each in tables}
         stages = replace(pool.settings.stages, group=1)
@@ -138,7 +138,7 @@ class ExchangeBuffers(RankBuffers):
             for rank in range(exchange.world):
                 if rank == exchange.rank:
                     later: Any = loop.call_soon
-                    asker = self._share.enter(rank, partial(later, self._land))
+                    asker = self._share.enter(rank, self._answer_own)
                     send.append(partial(later, asker.receive))
                     continue
                 link = self._links[rank] = Link(
@@ -151,6 +151,7 @@ class ExchangeBuffers(RankBuffers):
             self.buffer = ExchangedBuffer(exchange.owners, row_bytes, shape, send, empty)
             for link in self._links.values():
                 link.start()
+            self._taking_own = loop.create_task(self._take_own())
             undo.pop_all()
 
     @property
@@ -176,24 +177,20 @@ class ExchangeBuffers(RankBuffers):
         except ProtocolError:
             self._links[rank].abort()
 
-    def _land(self, message: Message, rows: Rows) -> None:
-        """Take what this rank's own share answers."""
-        if not rows:
-            self.buffer.receive(self._rank, message)
-            return
-        arriving = self.buffer.places_of(self._rank, (message.epoch, message.step))
+    def _answer_own(self, message: Message, rows: Rows) -> None:
+        self._own_answers.put_nowait((message, rows))
 
-        async def land() -> None:
-            def copy() -> None:
+    async def _take_own(self) -> None:
+        """Take what this rank's own share answers, in order, as the other ranks' threads do."""
+        while True:
+            message, rows = await self._own_answers.get()
+            if rows:
+                key = message.epoch, message.step
+                arriving = self.buffer.places_of(self._rank, key)
                 for each, own in zip(arriving, rows, strict=True):
-                    each.land(0, own.numpy().reshape(-1))
-
-            await self._copiers.run(copy)
+                    await self._copiers.run(each.land, 0, own.numpy().reshape(-1))
             self.buffer.receive(self._rank, message)
-
-        task = asyncio.get_running_loop().create_task(land())
-        self._landing.add(task)
-        task.add_done_callback(self._landing.discard)
+            del message, rows
 
     def _ended(self, rank: int, why: Exception | None) -> None:
         """The connection to a rank has ended; without `why`, by its goodbye."""
@@ -216,8 +213,8 @@ class ExchangeBuffers(RankBuffers):
             for link in self._links.values():
                 link.say_goodbye()
             await self._share.aclose()
-            while self._landing:
-                await asyncio.wait(self._landing)
+            self._taking_own.cancel()
+            await asyncio.wait([self._taking_own])
             await asyncio.gather(*(link.aclose() for link in self._links.values()))
             self._pool.give(self._own)
         await self._pool.drain()

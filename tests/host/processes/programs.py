@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -207,6 +207,19 @@ def _bytes(value: Any) -> Iterator[bytes]:
         yield repr(value).encode()
 
 
+def alone(store: Store, epochs: int = 1, **arguments: Any) -> list[list[str]]:
+    given: dict[str, Any] = {"ranks": None, "host_service": "auto", **arguments}
+    with loader(store, **given) as made:
+        return [[digest(batch) for batch in made] for _ in range(epochs)]
+
+
+def dealt(whole: Sequence[str], world: int, done: int = 0) -> list[list[str]]:
+    """What each of `world` ranks yields of an epoch of which `done` batches are done."""
+    steps = -(-(len(whole) - done) // world)
+    padded = [whole[(done + at) % len(whole)] for at in range(steps * world)]
+    return [padded[rank::world] for rank in range(world)]
+
+
 def services() -> list[int]:
     """The process ids of the host services that this rank has started and that run."""
     children = psutil.Process().children()
@@ -230,15 +243,17 @@ def several(rank: Rank, asked: list[dict[str, Any]]) -> list[list[str]]:
             arguments["topology"] = arguments["topology"][rank.number]
         with loader(**arguments) as made:
             found.append([digest(batch) for batch in made])
-            assert (made.stats()["engine"] == "host service") is ("strategy" not in arguments)
+            if "exchange" not in arguments:
+                assert (made.stats()["engine"] == "host service") is ("strategy" not in arguments)
     return found
 
 
-def much(rank: Rank, store: str) -> dict[str, Any]:
+def much(rank: Rank, store: str, **arguments: Any) -> dict[str, Any]:
     """Two loaders of one run, in many ways; what they yield, by what it is called."""
     opened, found = gnndrive.open(store), dict[str, Any](train=[], valid=[])
+    make = partial(loader, **arguments)
     # A second store object, as a script may open one for validation.
-    with loader(opened) as train, loader(store, shuffle=False, input_nodes=range(50)) as valid:
+    with make(opened) as train, make(store, shuffle=False, input_nodes=range(50)) as valid:
         for _ in range(2):
             batches = []
             for batch in train:
@@ -252,10 +267,10 @@ def much(rank: Rank, store: str) -> dict[str, Any]:
         found["begun"] = [digest(next(iterator)) for _ in range(2)]
         state = train.state_dict()
         iterator.close()
-    with loader(opened) as resumed:
+    with make(opened) as resumed:
         resumed.load_state_dict(state)
         found["resumed"] = [digest(batch) for batch in resumed]
-    with loader(opened, **SMALL) as small:
+    with make(opened, **SMALL) as small:
         # The last rank keeps its iterator. The others wait for its turns until it begins again.
         kept = iter(small)
         found["kept"] = [digest(batch) for batch in islice(kept, 1 if rank.number else None)]
@@ -378,13 +393,17 @@ LEAVE: Mapping[str, Callable[[NeighborLoader], tuple[list[str], Any]]] = {
 }  # fmt: skip
 
 
-def leaving(rank: Rank, store: str, **arguments: Any) -> dict[str, Any]:
-    """In each way, the last rank leaves an epoch, which the others finish, and then all begin
-    another. What came of both, and of an iterator that was kept, by the way."""
+def leaving(
+    rank: Rank, store: str, without: Collection[str] = (), **arguments: Any
+) -> dict[str, Any]:
+    """In each way but those `without`, the last rank leaves an epoch, which the others finish, and
+    then all begin another. What came of both, and of an iterator that was kept, by the way."""
     found, last = {}, rank.number == rank.world - 1
     make = partial(loader, store, **arguments)
     made, other = make(**SEVERAL), make()
     for way, leave in LEAVE.items():
+        if way in without:
+            continue
         for each in (made, other):
             each.set_epoch(0)
         taken, kept = (leave if last or "all" in way else finish)(made)
@@ -466,18 +485,20 @@ def service_dies(rank: Rank, store: str, at: int) -> dict[str, Any]:
     return found
 
 
-def interrupted(rank: Rank, store: str, at: int) -> dict[str, Any]:
+def interrupted(rank: Rank, store: str, at: int, **arguments: Any) -> dict[str, Any]:
     """Ctrl-C: all processes of the terminal's group get SIGINT in the middle of an epoch."""
-    with loader(store, **SMALL) as made:
+    with loader(store, **SMALL, **arguments) as made:
         last = rank.number == rank.world - 1
         return epoch(made, at, partial(os.killpg, 0, signal.SIGINT) if last else None)
 
 
-def stopped(rank: Rank, store: str, at: int, service: bool) -> dict[str, Any]:
+def stopped(
+    rank: Rank, store: str, at: int, service: bool = False, **arguments: Any
+) -> dict[str, Any]:
     """The last rank, or the service, is stopped in the middle of an epoch, until the first rank has
     got an error that says so; then it goes on."""
     processes = rank.everyone(os.getpid())
-    with loader(store, timeout=1, **SMALL) as made:
+    with loader(store, timeout=1, **SMALL, **arguments) as made:
         iterator = iter(made)
         target = [*services(), *processes][0] if service else processes[-1]
         found: dict[str, Any] = {"batches": [], "errors": []}

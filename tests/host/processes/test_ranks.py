@@ -2,9 +2,7 @@
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +10,11 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ConfigError, Store
+from gnndrive import ConfigError
 from gnndrive.host.connection import ask
 from gnndrive.store.row_classes import row_classes
 from tests.host.processes import programs
-from tests.host.processes.programs import SEVERAL, SMALL, Starter
+from tests.host.processes.programs import SEVERAL, alone, dealt
 from tests.loader.hetero.graph import make_data
 from tests.soak import product
 
@@ -24,59 +22,8 @@ pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
 Run = Callable[..., Any]
 NODES = 130  # 9 batches, the last of which is smaller
+ALL = "of all, which exchange rows"
 SEPARATE = "with host_service=False each rank"
-
-
-@pytest.fixture(scope="module")
-def starter() -> Iterator[Starter]:
-    with closing(Starter()) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Nodes with features of nodes and of edges."""
-    draw = torch.Generator().manual_seed(0)
-    data = Data(
-        x=torch.randn(NODES, 8, generator=draw),
-        y=torch.randint(3, (NODES,), generator=draw),
-        edge_index=torch.randint(NODES, (2, 1_500), generator=draw),
-        edge_attr=torch.randn(1_500, 3, generator=draw),
-    )
-    return gnndrive.from_data(data, tmp_path_factory.mktemp("store") / "ranks.gnn")
-
-
-@pytest.fixture(scope="module")
-def whole(store) -> list[str]:
-    return alone(store, **SMALL)[0]
-
-
-def alone(store: Store, epochs: int = 1, **arguments: Any) -> list[list[str]]:
-    given: dict[str, Any] = {"ranks": None, "host_service": "auto", **arguments}
-    with programs.loader(store, **given) as loader:
-        return [[programs.digest(batch) for batch in loader] for _ in range(epochs)]
-
-
-def dealt(whole: Sequence[str], world: int, done: int = 0) -> list[list[str]]:
-    """What each of `world` ranks yields of an epoch of which `done` batches are done."""
-    steps = -(-(len(whole) - done) // world)
-    padded = [whole[(done + at) % len(whole)] for at in range(steps * world)]
-    return [padded[rank::world] for rank in range(world)]
-
-
-@pytest.fixture
-def run(starter: Starter, tmp_path: Path) -> Run:
-    """Runs ranks; checks how they end, the `killed` one too, and that they say nothing."""
-
-    def ran(program: str, world: int, killed: int = -1, status: int = -9, **given: Any) -> Any:
-        ended = starter.run(program, world, tmp_path, **given)
-        statuses = [status * (rank == killed) for rank in range(world)]
-        assert ended.statuses == statuses, ended.outputs
-        assert "".join(ended.outputs) == ""
-        assert set(ended.orphans) <= {0}
-        return ended
-
-    return ran
 
 
 def test_two_ranks_in_many_ways(run, store, whole):
@@ -184,12 +131,14 @@ def test_one_rank_has_no_service(store, arguments):
 # ---- they leave an epoch, or one of them, or the service, ends or stops
 
 
-@pytest.mark.parametrize("buffer", ["of their host", "of a service by hand", "of each rank"])
+@pytest.mark.parametrize("buffer", ["of their host", "of a service by hand", "of each rank", ALL])
 def test_ways_to_leave_an_epoch(run, store, serve, buffer):
     """Each ends with what the ranks would yield otherwise, or with an error on all of them."""
     name = f"gnndrive://{serve().name}" if "by hand" in buffer else str(store.path)
-    shared = buffer != "of each rank"
-    ended = run("leaving", 2, store=name, host_service=shared)
+    shared, given = buffer != "of each rank", {"host_service": buffer not in ("of each rank", ALL)}
+    if buffer == ALL:  # the others cannot go on without the rows of a rank that closes its loader
+        given |= {"exchange": True, "without": ["close", "delete"]}
+    ended = run("leaving", 2, store=name, **given)
     epochs, other = alone(store, 2, **SEVERAL), alone(store)[0]
     gave_way = "ClosedError: another iterator of this loader was begun"
     kept = {"keep": gave_way, "resume": gave_way, "all resume": gave_way} if shared else {}

@@ -1,0 +1,69 @@
+"""Ranks that exchange rows yield one process's batches, bit for bit, whatever befalls them."""
+
+import random
+
+import pytest
+
+import gnndrive
+from gnndrive.store.row_classes import row_classes
+from tests.host.processes.programs import alone, dealt
+from tests.loader.hetero.graph import make_data
+from tests.soak import product
+
+pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
+
+EXCHANGE = {"exchange": True, "host_service": "auto"}
+
+
+def test_two_ranks_in_many_ways(run, store, whole):
+    ended = run("much", 2, store=str(store.path), **EXCHANGE)
+    train, valid = alone(store, 4), alone(store, 2, shuffle=False, input_nodes=range(50))
+    for rank, found in enumerate(ended.results):
+        assert found == {
+            "train": [dealt(epoch, 2)[rank] for epoch in train[:2]],
+            "valid": [dealt(epoch, 2)[rank] for epoch in valid],
+            "broken off": dealt(train[2], 2)[rank][: 1 + rank],
+            "begun": dealt(train[3], 2)[rank][:2],
+            "resumed": dealt(train[3], 2, done=4)[rank],
+            "kept": dealt(whole, 2)[rank][: 1 if rank else None],
+        }
+
+
+def test_several_tables_none_and_seed_edges(run, store, without_x, tmp_path_factory):
+    of_types = gnndrive.from_data(make_data(), tmp_path_factory.mktemp("types") / "ranks.gnn")
+    typed = {"input_nodes": "paper", "buffer": "120KB"}
+    links = {"links": True, "num_neighbors": [3], "neg_sampling": "binary", "batch_size": 200}
+    stride = {"exchange": "stride", "sampling": "labor"}
+    asked = [(of_types, typed), (store, links), (without_x, {}), (store, stride)]
+    given = [{"store": str(each.path), **EXCHANGE, **rest} for each, rest in asked]
+    row_classes(of_types, "paper", "degree")  # ranks that make them at once warn of it
+    ended = run("several", 3, asked=given)
+    whole = [
+        epoch
+        for each, rest in asked
+        for epoch in alone(each, **{k: v for k, v in rest.items() if k != "exchange"})
+    ]
+    assert ended.results == [[dealt(epoch, 3)[rank] for epoch in whole] for rank in range(3)]
+
+
+@product("how,victim", ["kill", "leave a child", "sys.exit"], [0, 1])
+def test_a_rank_that_ends_is_an_error_at_the_others(run, store, whole, seeds, how, victim):
+    at = random.Random(f"{how} {seeds(1)}").randint(1, 15)
+    given = {"store": str(store.path), "victim": victim, "how": how, "at": at, **EXCHANGE}
+    ended = run("one_ends", 3, victim, 4 if how == "sys.exit" else -9, **given)
+    for rank in {0, 1, 2} - {victim}:
+        found, rest = ended.results[rank], dealt(whole, 3)[rank]
+        assert found["error"].startswith(f"PeerError: rank {victim} has ")
+        assert found["batches"] == rest[: len(found["batches"])]
+        assert found["again"].startswith(("RuntimeError: ", "PeerError: "))
+
+
+def test_ctrl_c_ends_the_ranks(run, store):
+    ended = run("interrupted", 3, store=str(store.path), at=9, **EXCHANGE)
+    assert [found["error"] for found in ended.results] == ["KeyboardInterrupt: "] * 3
+
+
+def test_a_rank_that_is_stopped_is_named_and_may_go_on(run, store, whole):
+    ended = run("stopped", 2, store=str(store.path), at=5, **EXCHANGE)
+    assert [found["batches"] for found in ended.results] == dealt(whole, 2)
+    assert any("rank 1 has not taken its turn" in text for text in ended.results[0]["errors"])
