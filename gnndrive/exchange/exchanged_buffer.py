@@ -78,8 +78,15 @@ class ExchangedBuffer:
         row_bytes: of each table.
         shape: how many batches may be announced at once, and how large they can be.
         send: for each owner, by rank.
+
+    Attributes:
+        epoch: the number of the newest one.
+        finished: whether the user has got all of its batches.
     """
 
+    finished = False
+
+    epoch = -1
     missing_share = 1.0
     valid_when_granted = True
     loading = True  # the owners decide how batches are read together
@@ -89,7 +96,6 @@ class ExchangedBuffer:
         send: Sequence[Send], empty: Allocate = np.empty,
     ) -> None:  # fmt: skip
         self._owners, self._row_bytes, self._empty = owners, row_bytes, empty
-        self._epoch = -1
         self._tickets: dict[int, ExchangedTicket] = {}  # announced, by the batch's index
         self._arriving: list[dict[Key, list[Arriving]]] = [{} for _ in send]
         tables = {name: RemoteTable(nbytes) for name, nbytes in row_bytes.items()}
@@ -102,7 +108,8 @@ class ExchangedBuffer:
 
     def begin_epoch(self) -> None:
         """The rank begins its next epoch."""
-        self._epoch += 1
+        self.epoch += 1
+        self.finished = False
         for part in self.parts:
             part.begin_epoch()
 
@@ -147,7 +154,7 @@ class ExchangedBuffer:
         counts = [len(rows[name]) for name in self._owners]
         for rank, part in enumerate(self.parts):
             part.announce(index, {name: each[rank][1] for name, each in split.items()})
-        self._tickets[index] = ExchangedTicket((self._epoch, index), places, counts, [])
+        self._tickets[index] = ExchangedTicket((self.epoch, index), places, counts, [])
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """See `BatchBuffer.withdraw`."""

@@ -21,6 +21,7 @@ import secrets
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -131,7 +132,20 @@ class Meeting:
             undo.pop_all()
         for sock in found.values():
             sock.settimeout(None)
+            _open.add(sock)
         return found
+
+
+# A forked child does not have them, so that they end with this process.
+_open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for sock in list(_open):
+        sock.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _introduced(sock: socket.socket, token: bytes) -> int | None:

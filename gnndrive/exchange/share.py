@@ -21,6 +21,7 @@ from gnndrive.common.records import Int64Array
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import Group
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
+from gnndrive.pipeline.channel import change_of
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.workers import Workers
 
@@ -52,6 +53,12 @@ class Share:
         """A rank will ask; `answer` gets what is said to it."""
         self.askers[rank] = Asker(self, rank, answer)
         return self.askers[rank]
+
+    async def ended(self, epoch: int) -> None:
+        """Wait until no rank needs rows in an epoch any more."""
+        turns = self.group.extracting
+        while not all(turns.has_ended(rank, epoch) for rank in turns.ranks):
+            await change_of(turns)
 
     async def aclose(self) -> None:
         """Serve no rank any more; wait for all copies and reads."""

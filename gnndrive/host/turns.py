@@ -65,6 +65,10 @@ class Turns(Source[Item]):
         self._expected[rank] = max(self._expected[rank], (epoch + 1, 0))
         self._wake_waiters()
 
+    def has_ended(self, rank: int, epoch: int) -> bool:
+        """Whether a rank has no turns in an epoch any more."""
+        return self._expected.get(rank, (epoch + 1, 0)) >= (epoch + 1, 0)
+
     def drop(self, rank: int) -> None:
         """The rank has left: all of its turns are void."""
         del self._expected[rank], self._waiting[rank]

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,8 +32,7 @@ from gnndrive.store.feature_tables import FeatureTable
 
 STRIDE = "stride"
 CLOSED = (
-    "has closed its loader, or has ended, and it owns rows that this one needs: close the loaders "
-    "of all ranks once each has ended its epoch, for example after torch.distributed.barrier()"
+    "has closed its loader or left it in the middle of an epoch, and owns rows that this one needs"
 )
 COPIERS = 2  # threads that copy rows for other ranks
 
@@ -123,6 +122,7 @@ class ExchangeBuffers(RankBuffers):
     ) -> None:  # fmt: skip
         super().__init__(given.exchange.rank)
         self._pool, self.facts, self._closed = pool, pool.facts, False
+        self._timeout_s = timeout_s
         self._own_answers: asyncio.Queue[tuple[Message, Rows]] = asyncio.Queue()
         exchange, shape, tables = given.exchange, given.shape, pool.settings.plan.tables
         row_bytes = {each.name: each.row_bytes for each in tables}
@@ -207,8 +207,14 @@ class ExchangeBuffers(RankBuffers):
         return self._pool.stats()
 
     async def drain(self) -> None:
-        """Tell the other ranks that this one leaves, and end its share."""
+        """Tell the other ranks that this one leaves, and end its share. If the user has got all
+        batches of an epoch, the others will get theirs, and are waited for; but not if an error
+        has ended it, because they may wait for this rank elsewhere."""
         if not self._closed:
+            if self.buffer.finished:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._timeout_s):
+                        await self._share.ended(self.buffer.epoch)
             self._closed = True
             for link in self._links.values():
                 link.say_goodbye()

@@ -339,6 +339,8 @@ class BatchIterator(Iterator[Any]):
     def _finish(self) -> None:
         if not self._closed:  # else the user has closed it before the end
             self._state.finished = True
+            if isinstance(self._shared, ExchangedBuffer):
+                self._shared.finished = True
         self.close()
 
     @classmethod
