@@ -17,7 +17,7 @@ from tests.project_files import ROOT, files, named
 # Who may import whom: a folder may import itself and those below it in this list.
 ORDER = [
     "__init__", "cli", "testing", "inference", "strategies", "loader", "strategies.base", "plan",
-    "host", "pipeline", "pyg", "sampling", "buffer", "disk", "store", "common",
+    "exchange", "host", "pipeline", "pyg", "sampling", "buffer", "disk", "store", "common",
 ]  # fmt: skip
 # The kinds of plug-ins, each a folder of implementations found by name.
 KINDS = [folder.removeprefix("gnndrive.") for folder in plugins.KINDS.values()]
