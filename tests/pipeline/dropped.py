@@ -561,9 +561,10 @@ def drop_blocks_behind_the_release(patch: Patch) -> None:
     """A batch's blocks are used again as soon as it is in the extracting queue."""
     expect = Rolled.expect
 
-    def hasty(tier: Rolled, index: int) -> None:
-        expect(tier, index)
-        if (copies := tier._copies.pop(index, None)) is not None:
+    def hasty(tier: Rolled, index: int, number: int) -> None:
+        expect(tier, index, number)
+        if (copies := tier._copies.pop(number, None)) is not None:
+            copies.uses = -1  # so that they are not given once more
             tier.give_blocks(copies.blocks.tolist())
 
     patch.setattr(Rolled, "expect", hasty)
@@ -573,7 +574,7 @@ def drop_blocks_behind_the_fetches(patch: Patch) -> None:
     """A batch's blocks are used again at its release, while another batch's fetch reads them."""
 
     def hasty(tier: Rolled, copies: _Copies) -> None:
-        if copies.released and len(copies.blocks):
+        if not copies.uses and len(copies.blocks):
             tier.give_blocks(copies.blocks.tolist())
             copies.blocks = copies.blocks[:0]
 
