@@ -389,7 +389,7 @@ class _LoaderRolling(LoaderSuperbatches):
         planned, most = self._planned, self._planned.most(self._size)
         assert isinstance(planned, _PlannedRolling)
         if planned.asked is None or planned.reuse == 1:
-            return _size(number, most, most, False)
+            return _size(number, most, most if self.end is None else self.end - first, False)
         together = planned.reuse * planned.asked
         return _size(number, most, together - (self._done + first) % together, True)
 
@@ -400,10 +400,13 @@ class _LoaderRolling(LoaderSuperbatches):
 
 def _size(number: int, most: int, left: int, reuse: bool) -> int:
     """How many batches superbatch `number` has: twice as many as the one before, so that it is
-    ready when that one was loaded. With `reuse`, `left` come before others are sampled, and once
-    superbatches are as long as can be, they have all of these."""
+    ready when that one was loaded. Once superbatches are as long as can be, they divide the epoch's
+    `left` batches evenly, because a pass for few does not pay. With `reuse`, `left` come before
+    others are sampled, and then one has all of these."""
     size = min(SECOND << min(number - 1, 16) if number else FIRST, most)
-    return left if reuse and number and size == most else min(size, left)
+    if number and size == most and left > 0:
+        size = left if reuse else -(-left // -(-left // most))
+    return min(size, left)
 
 
 def _pays(

@@ -187,6 +187,18 @@ def test_the_least_memory_that_is_named_works(make):
     assert make(**given, memory=least).plan().host_bytes <= parse_size(least, "memory")
 
 
+def test_the_last_superbatch_is_not_the_only_short_one(make, monkeypatch):
+    sizes, size = list[int](), _LoaderRolling.size
+    monkeypatch.setattr(
+        _LoaderRolling, "size", lambda *given: sizes.append(size(*given)) or sizes[-1]
+    )
+    loader = make(**ROLLING | {"superbatch": 20, "batch_size": 8})
+    assert len(list(loader)) == 50
+    assert sizes == [2, 16, 16, 16]
+    request = loader._assembly().request()
+    assert [new for new, _ in request.ahead.sizes(request.planned)] == sizes
+
+
 @pytest.mark.parametrize("policy", ["lru", "belady"])
 def test_a_policy_that_does_not_keep_rows_for_good_is_refused(make, policy):
     with pytest.raises(ConfigError, match="leave policy= out"):
