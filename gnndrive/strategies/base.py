@@ -444,9 +444,10 @@ def value_of(owner: Any, name: str, text: str) -> Any:
     (declared,) = (str(each.type) for each in fields(owner) if each.name == name)
     types = {each.strip() for each in declared.split("|")}
     if "bool" in types:
-        if text not in ("True", "False"):
+        if text in ("True", "False"):
+            return text == "True"
+        if "str" not in types:
             raise ConfigError(f"{name}={text}: write True or False")
-        return text == "True"
     if "None" in types and text == "None":
         return None
     for kind in (int, float):

@@ -42,7 +42,8 @@ class LSMGNN(SamplesAhead):
 
     Where this differs: batches that are sampled ahead wait on disk in superbatches, as with
     `Ginex`, so that the policy looks 128 batches ahead. Each GPU has a cache of its own: the
-    exchange of section 4.1 is not built.
+    exchange of section 4.1 is built for buffers in host memory whose strategy does not sample ahead
+    (`Tuning(exchange="stride")`).
 
     Args:
         victim_buffer: the pinned host memory for rows that leave a GPU and are needed again, in

@@ -319,12 +319,13 @@ class SimulatedRanks:
 
 def simulate_ranks(
     scenario: Scenario, seed: int, ranks: int = 2, epochs: int = 1, limit: int | None = None,
-    places: int = 0,
+    places: int = 0, kind: Callable[..., SimulatedRanks] = SimulatedRanks,
 ) -> list[list[Delivered]]:  # fmt: skip
     """Run whole epochs, check every row, and return the batches of each rank.
 
     Args:
         scenario, places: see `SimulatedRanks`.
+        kind: how the ranks share rows.
         limit: batches of an epoch after which each user stops; None: all.
 
     Raises:
@@ -332,7 +333,7 @@ def simulate_ranks(
     """
 
     async def main() -> list[list[Delivered]]:
-        simulated = SimulatedRanks(scenario, seed, ranks, places)
+        simulated = kind(scenario, seed, ranks, places)
         delivered: list[list[Delivered]] = [[] for _ in simulated.ranks]
         for epoch in range(epochs):
             simulated.begin(epoch, dict.fromkeys(range(ranks), limit))

@@ -23,6 +23,9 @@ from gnndrive.common.records import Int32Array, Landing, Stretch
 from gnndrive.disk.tiers import _victims
 from gnndrive.disk.tiers._victims import Victims
 from gnndrive.disk.tiers.rolled import Rolled, _Copies, _Pass
+from gnndrive.exchange.share import Asker
+from gnndrive.host.group import Group
+from gnndrive.host.messages import Kind, Message
 from gnndrive.host.turns import Turns
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.pipeline import extract
@@ -374,6 +377,29 @@ def drop_turns_of_ranks(patch: Patch) -> None:
 
     patch.setattr(Turns, "join", joining)
     patch.setattr(Turns, "peek", peek)
+
+
+def drop_release_of_copied_rows(patch: Patch) -> None:
+    """21: an owner's slots are held until the rank that asked has the rows of all owners; and, what
+    would be enough by itself, 15."""
+    drop_turns_of_ranks(patch)
+    handle, copied = Group.handle, dict[tuple[Any, int, int], Any]()
+
+    def held(group: Group, member: Any, message: Message) -> None:
+        if message.kind is not Kind.RELEASE:
+            handle(group, member, message)
+        else:
+            copied[member, message.epoch, message.step] = group
+
+    def receive(asker: Asker, message: Message, *rows: Any) -> None:
+        key = asker._member, message.epoch, message.step
+        if message.kind is Kind.RELEASE and key in copied:
+            handle(copied.pop(key), asker._member, message)
+        received(asker, message, *rows)
+
+    received = Asker.receive
+    patch.setattr(Group, "handle", held)
+    patch.setattr(Asker, "receive", receive)
 
 
 # ---- places for whole batches

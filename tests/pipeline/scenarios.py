@@ -27,6 +27,7 @@ from gnndrive.pipeline.run import run_epoch
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.strategies import Strategy
+from gnndrive.testing.simulated_exchange import SimulatedExchange
 from gnndrive.testing.simulated_ranks import simulate_ranks
 from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
 from gnndrive.testing.simulation import (
@@ -303,6 +304,13 @@ def ranks_end_well(rows: TableFile, seed: int, **given: Any) -> None:
     scenario = Scenario(rows, faults=SLOW, batches=12, **given)
     for delivered in simulate_ranks(scenario, seed):
         assert [batch.index for batch in delivered] == list(range(6))
+
+
+def exchange_ends_well(rows: TableFile, seed: int, **given: Any) -> None:
+    """The same for ranks whose buffers act as one, each for the largest batch."""
+    scenario = Scenario(rows, faults=SLOW, batches=30, **given)
+    for delivered in simulate_ranks(scenario, seed, 3, kind=SimulatedExchange):
+        assert [batch.index for batch in delivered] == list(range(10))
 
 
 @in_virtual_loop

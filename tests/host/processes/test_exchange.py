@@ -5,8 +5,10 @@ import random
 import pytest
 
 import gnndrive
+from gnndrive import ConfigError
 from gnndrive.store.row_classes import row_classes
-from tests.host.processes.programs import alone, dealt
+from tests.host.processes import programs
+from tests.host.processes.programs import SMALL, alone, dealt
 from tests.loader.hetero.graph import make_data
 from tests.soak import product
 
@@ -66,3 +68,22 @@ def test_a_rank_that_is_stopped_is_named_and_may_go_on(run, store, whole):
     ended = run("stopped", 2, store=str(store.path), at=5, **EXCHANGE)
     assert [found["batches"] for found in ended.results] == dealt(whole, 2)
     assert any("rank 1 has not taken its turn" in text for text in ended.results[0]["errors"])
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"strategy": "ginex"}, "strategy='ginex' reads rows in a way of its own"),
+        ({"in_order": False}, "because in_order=False"),
+        ({"device": "simulated-cuda"}, "is in the memory of the device 'simulated-cuda'"),
+        ({"exchange": "all"}, "exchange='all': give True, False or 'stride'"),
+    ],
+)
+def test_what_cannot_be_exchanged(store, given, why):
+    with pytest.raises(ConfigError, match=why):
+        programs.loader(store, **EXCHANGE | given).plan()
+
+
+def test_one_rank_exchanges_nothing(store, whole):
+    with programs.loader(store, **SMALL | EXCHANGE) as loader:
+        assert [programs.digest(batch) for batch in loader] == whole
