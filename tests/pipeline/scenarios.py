@@ -278,7 +278,9 @@ def pool_of(simulation: Simulation) -> BufferPool:
     if scenario.places:
         held = replace(held, residents=scenario.residents, places=scenario.places, place_rows=most)
     disk = Strategy(name="disk", policy="lru")
-    request: Any = SimpleNamespace(ahead=None, tables=(), device=(scenario.device, None))
+    request: Any = SimpleNamespace(
+        ahead=None, exchange=None, tables=(), device=(scenario.device, None)
+    )
     settings = RuntimeSettings(
         strategy=disk, plan=Plan((), (held,), None), policy="lru", stages=scenario.stages,
         engine="simulated", engine_settings=EngineSettings(), request=request,
