@@ -189,10 +189,10 @@ void gd_victims_free(gd_victims *v);
 /* The table of the places, until gd_victims_free. For gd_buffer_commit, when the copies to places
  * have ended; gd_buffer_rekey, _recode and _rekey_codes if there are no queues; and for reading. */
 gd_buffer *gd_victims_table(const gd_victims *v);
-/* Offer rows, the smallest key first, and the batches >= 0 that need them next; at most `most` are
- * kept. The places of batches before `now` may be given up if there are queues. Writes the slots of
- * rows that are kept, and their places, which are loading until they are committed; returns how
- * many, or -EINVAL, and then nothing may be used any more. */
+/* Offer rows, the smallest key first, and the batches >= 0 that need them next (INT64_MAX: no known
+ * one does); at most `most` are kept. The places of batches before `now` may be given up if there
+ * are queues. Writes the slots of rows that are kept, and their places, which are loading until
+ * they are committed; returns how many, or -EINVAL, and then nothing may be used any more. */
 int64_t gd_victims_offer(gd_victims *v, const gd_evicted *rows, const int64_t *next_use, int64_t n,
                          int64_t most, int64_t now, int32_t *slots, int32_t *places);
 /* Take back an offer of which no copy was begun and no row taken. -EINVAL: a place does not load.

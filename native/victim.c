@@ -1,5 +1,5 @@
 /* victim.c: a victim buffer's table: which rows that have left the feature buffer are kept in host
- * memory, and where (LSM-GNN's victim buffer).
+ * memory, and where (the host level below a device; LSM-GNN's victim buffer).
  *
  * It is a slot table (buffer.c) whose slots are places of the victim buffer:
  *
@@ -11,12 +11,14 @@
  * then (law 3 of docs/architecture.md). Two rules say what stays when no place is free:
  *
  * one order    Standby keys are those of the feature buffer. A row that is offered takes the place
- *              of the row with the smallest key if its own is larger.
+ *              of the row with the smallest key if its own is larger. Without a ranking it is:
+ *              rows leave the feature buffer, and then this one, in the order of their last use.
  * queues       Each batch to come has a queue of the rows that it needs next. A row whose queue is
- *              full is dropped, and the only places that are given up are those of queues whose
- *              batch has passed. The key is the next use.
+ *              full, or that no known batch needs, is dropped, and the only places that are given
+ * up are those of queues whose batch has passed. The key is the next use.
  */
 #include "buffer.h"
+#include "ranking.h"
 
 struct gd_victims {
     gd_buffer *table;
@@ -88,8 +90,10 @@ int64_t gd_victims_offer(gd_victims *v, const gd_evicted *rows, const int64_t *n
         const int64_t k = v->queued ? i : n - 1 - i;
         const gd_evicted *e = &rows[k];
         const int64_t queue = next_use[k] % GD_NO_CODE;
-        if (b->slot_of[e->row] || (v->queued && v->queued[queue] >= v->queue_rows)) continue;
-        const int32_t place = place_for(v, v->queued ? now : e->key);
+        if (b->slot_of[e->row]) continue;
+        if (v->queued && (next_use[k] == INT64_MAX || v->queued[queue] >= v->queue_rows)) continue;
+        const int64_t key = e->key == KEY_AT_RELEASE ? INT64_MAX : e->key;
+        const int32_t place = place_for(v, v->queued ? now : key);
         if (place < 0) {
             if (!v->queued) break; /* the others have smaller keys */
             continue;
@@ -103,6 +107,14 @@ int64_t gd_victims_offer(gd_victims *v, const gd_evicted *rows, const int64_t *n
         if (v->queued) v->queued[queue]++;
         slots[kept] = e->slot;
         places[kept++] = place;
+    }
+    /* Of equal keys, and without a ranking, the row that left the device first leaves first. */
+    for (int64_t i = 0; !v->queued && i < kept / 2; i++) {
+        const int32_t slot = slots[i], place = places[i];
+        slots[i] = slots[kept - 1 - i];
+        places[i] = places[kept - 1 - i];
+        slots[kept - 1 - i] = slot;
+        places[kept - 1 - i] = place;
     }
     b->stats.loads += kept;
     b->stats.refused += n - kept;

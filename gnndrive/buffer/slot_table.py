@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gnndrive.buffer.devices.base import SlotMemory
-from gnndrive.buffer.policies.base import NO_USE, Policy
+from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.ranking import Classes, make_ranking
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
@@ -177,7 +176,7 @@ class SlotTable(RowTable):
         found = ffi.new("gd_admission *")
         alias, pending, load_slots = (self.empty(count, np.int32) for _ in range(3))
         load_rows = self.empty(count, np.int64)
-        offers = self._ranking.c != ffi.NULL and self.tier.takes_offers
+        offers = self.tier.takes_offers
         left = np.empty(count if offers else 0, EVICTED)
         code = lib.gd_buffer_admit(
             self.handle, self._ranking.c, pointer(rows), self._used(codes), count,
@@ -191,16 +190,10 @@ class SlotTable(RowTable):
         loads = (load_rows[: found.loads], load_slots[: found.loads])
         hold = SlotHold(self, alias, pending[: found.pending], loads)
         if offers and found.evicted:
-            hold.evicted = self._wanted_again(left[: found.evicted])
+            left = left[: found.evicted]
+            next_use = self._ranking.next_uses(left["known"])
+            hold.evicted = Evicted(left, next_use, self._ranking.now)
         return 0, 0, hold
-
-    def _wanted_again(self, left: npt.NDArray[np.void]) -> Evicted | None:
-        """Those of the rows that left (`EVICTED` [n]) that a known batch needs; None: none."""
-        next_use = self._ranking.next_uses(left["known"])
-        wanted = next_use != NO_USE
-        if not wanted.any():
-            return None
-        return Evicted(left[wanted], next_use[wanted], self._ranking.now)
 
     def hold_present(
         self, rows: Int64Array, codes: Codes | None = None

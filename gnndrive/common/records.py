@@ -47,12 +47,13 @@ EVICTED = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """Rows that an admission took out of their slots, and that a known batch needs again.
+    """Rows that an admission took out of their slots.
 
     Attributes:
-        rows: `EVICTED` [n], contiguous; the smallest key, which means the furthest use, comes
+        rows: `EVICTED` [n], contiguous; the row that the policy gives up first comes
             first. Their slots have their bytes until rows that are fetched later are committed.
-        next_use: the index of the batch that needs each row next, int64 [n].
+        next_use: the index of the batch that needs each row next, int64 [n]; the largest int64: no
+            known batch does.
         now: the index of the newest batch that is being admitted.
     """
 

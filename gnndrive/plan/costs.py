@@ -222,7 +222,7 @@ def counted(plan: Plan, loading: Loading) -> dict[str, Loads]:
     for table in plan.tables:
         loads = _missing(table, loading, together, queued) / together
         hits = max(1 - loads / max(loading.counts(table)[0], 1), 0.0)
-        found[table.name] = Loads(hits, loads, together, known=table.slots >= table.rows)
+        found[table.name] = Loads(hits, loads, together, known=table.held >= table.rows)
     return found
 
 
@@ -317,10 +317,10 @@ def _missing(table: TablePlan, loading: Loading, together: int, queued: int) -> 
     Without look-ahead, a slot that is given up holds a row that the queued batches need as often as
     any row that has no slot. With it, such rows stay, and are not read again.
     """
-    counts, rows = loading.counts(table), table.rows
-    if table.slots >= rows or not counts[-1]:
+    counts, rows, there = loading.counts(table), table.rows, table.held
+    if there >= rows or not counts[-1]:
         return 0.0
-    held = batches_held(counts, table.slots, rows)
-    missing = max(distinct_rows(counts, held + together, rows) - table.slots, 0.0)
-    needed = max(distinct_rows(counts, held + queued, rows) - table.slots, 0.0)
-    return missing * (1 - min(needed / (rows - table.slots), 1.0))
+    held = batches_held(counts, there, rows)
+    missing = max(distinct_rows(counts, held + together, rows) - there, 0.0)
+    needed = max(distinct_rows(counts, held + queued, rows) - there, 0.0)
+    return missing * (1 - min(needed / (rows - there), 1.0))

@@ -125,6 +125,11 @@ class TablePlan:
     kept: int = 0
     evicted: int = 0
 
+    @property
+    def held(self) -> int:
+        """How many rows are in slots, or where rows stay that left a device: none is in both."""
+        return min(self.slots + self.evicted, self.rows)
+
     @classmethod
     def of(cls, table: TableShape, slots: int) -> Self:
         """The share of a table whose rows have slots of their own, so many."""
@@ -360,7 +365,7 @@ class Slots:
 
 class Elastic:
     """Keeps rows in host memory below the feature buffer. `scratch_bytes` of a device are taken by
-    a table's rows on their way there, if the policy looks ahead."""
+    a table's rows on their way there."""
 
     scratch_bytes: int = 0
 

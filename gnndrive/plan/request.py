@@ -166,11 +166,15 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         apart=ahead is not None and ahead.apart, ranks=request.ranks,
     )  # fmt: skip
     elastic = request.elastic
-    copied_out = 0 if elastic is None or not policy.looks_ahead else elastic.scratch_bytes
+    copied_out = 0 if elastic is None else elastic.scratch_bytes
     memory = DeviceMemory(
         sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
         device.pinned_per_byte,
-        sum(device.scratch_bytes(each.row_bytes, each.rows) + copied_out for each in tables),
+        sum(
+            device.scratch_bytes(each.row_bytes, each.rows)
+            + min(copied_out, each.rows * each.row_bytes)
+            for each in tables
+        ),
     )
     budget, warm_up = _budget(request, shape, memory.scratch_bytes)
     on_device = budget.device_memory is not None

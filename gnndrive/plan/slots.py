@@ -19,6 +19,8 @@ from gnndrive.plan.plan import Budget, Plan, Slots, TablePlan, default_bytes, ho
 ALL_FIT = (
     "all rows and the adjacency fit into memory: a loader over a Data, without a store, would do"
 )
+LESS = "a smaller buffer= or more {}="
+NO_HOST_LEVEL = 'a strategy without a host level: dataclasses.replace(strategy, tiers=("disk",))'
 SMALL_SHARE = 16  # a table is small if its largest batch takes at most 1/16 of the memory
 SMALL_TABLES = 2  # the small tables' largest batches together take at most 1/2 of the memory
 
@@ -188,16 +190,18 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
     host = plan.epoch_bytes + plan.buffers * own
     if plan.memory is not None:
         left = plan.memory - plan.host_bytes - others * host
-        _check_room(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
+        evicted = any(each.evicted for each in plan.tables)  # it takes what more memory= would give
+        remedy = NO_HOST_LEVEL if evicted else LESS.format("memory")
+        _check_room(host, left, f"memory={format_size(plan.memory)}", "left", remedy)
     if not plan.on_device:
         return tables
     device = rows_bytes + plan.live_device_bytes
     if plan.device_memory is None:
-        _check_room(device, free() or 0, "the device", "free", "device_memory")
+        _check_room(device, free() or 0, "the device", "free", LESS.format("device_memory"))
     else:
         left = plan.device_memory - plan.device_bytes - others * device
         budget = f"device_memory={format_size(plan.device_memory)}"
-        _check_room(device, left, budget, "left", "device_memory")
+        _check_room(device, left, budget, "left", LESS.format("device_memory"))
     return tables
 
 
@@ -210,10 +214,10 @@ def _for_one_batch(table: TablePlan) -> TablePlan:
     return replace(table, slots=slots, kept=0, evicted=0)
 
 
-def _check_room(more: int, left: int, budget: str, how: str, name: str) -> None:
+def _check_room(more: int, left: int, budget: str, how: str, remedy: str) -> None:
     if left < more:
         raise ConfigError(
             "a second live iterator needs a feature buffer and batches of its own, "
             f"{format_size(more, left)}, and {budget} has {format_size(left, more)} {how}: "
-            f"close the first iterator, or give a smaller buffer= or more {name}="
+            f"close the first iterator, or give {remedy}"
         )

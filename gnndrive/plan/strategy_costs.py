@@ -385,4 +385,5 @@ class Prediction:
         pieces = RELEASE_STEPS if gathered < PIECES_BYTES else round(1 / (1 - PIECES[0]))
         # A sweep joins once it has its places in the training queue; a batch more is handed over.
         held = stages.training_queue + 1
-        return Run(request.policy, window, table.slots, sweep, held, pieces, table=table.name)
+        # One order says which rows leave the slots and which the host level below a device.
+        return Run(request.policy, window, table.held, sweep, held, pieces, table=table.name)

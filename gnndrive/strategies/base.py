@@ -19,14 +19,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gnndrive.buffer.devices.base import Device
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.names import Arguments, did_you_mean
 from gnndrive.common.plugins import find
-from gnndrive.disk.tiers.base import TierContext
+from gnndrive.disk.tiers.base import Tier, TierContext
 from gnndrive.pipeline.epoch import Counters, Feed
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.plan.choice import in_groups, make_planner, plan_again
+from gnndrive.plan.host_level import HostLevel
 from gnndrive.plan.plan import Elastic, Plan, Planner, StageCounts
 from gnndrive.plan.request import Ahead, PlanRequest
 from gnndrive.plan.strategy_costs import OWN, Known, StrategyCost, predict
@@ -173,8 +175,15 @@ class Scheme:
         return None
 
     def elastic(self, assembly: Any) -> Elastic | None:
-        """What keeps rows in host memory below the feature buffer; None: nothing does."""
-        return None
+        """What keeps rows in host memory below the feature buffer; None: nothing does. Here a host
+        level does below a device if `memory=` is given, and the chain has a tier for it."""
+        device: type[Device] = find("devices", assembly.device[0])
+        tier: type[Tier] = find("tiers", assembly.strategy.tiers[0])
+        if assembly.own["memory"] is None or not tier.takes_offers:
+            return None
+        if device.free_bytes(assembly.device[1]) is None:
+            return None
+        return HostLevel.below(device)
 
     def planner(self, request: PlanRequest) -> Planner:
         """Makes the loader's plan; raises what `make_planner` does."""
@@ -209,7 +218,8 @@ class Strategy(Arguments):
             store has them.
         policy: which rows leave the feature buffer first, unless the user names another; none is
             used where the buffer holds all rows, unless the user named one.
-        tiers: where rows are fetched from, below the feature buffer; the highest first.
+        tiers: where rows are fetched from, below the feature buffer; the highest first. "victim"
+            is the host level: rows that leave a device stay in what `memory=` leaves.
     """
 
     name: str = field(default="", repr=False)
@@ -219,7 +229,7 @@ class Strategy(Arguments):
     topologies: tuple[Any, ...] = field(default=("resident", "direct", "mmap"), repr=False)
     layout: Any = field(default="table", repr=False)
     policy: Any = field(default="belady", repr=False)
-    tiers: tuple[Any, ...] = field(default=("disk",), repr=False)
+    tiers: tuple[Any, ...] = field(default=("victim", "disk"), repr=False)
 
     whole_graph: ClassVar[bool] = True
     """Whether batches are sampled from the whole graph, so that any seeds can be loaded."""

@@ -47,7 +47,8 @@ class Ginex(SamplesAhead):
         """See `Strategy.preset`."""
         if not self.paper:
             return assembly
-        return replace(assembly, own=preset(assembly.own, topology="direct"))
+        own = preset(assembly.own, topology="direct")
+        return replace(assembly, own=own, strategy=replace(self, tiers=("disk",)))
 
     def open(self, assembly: Assembly) -> Scheme:
         """See `Strategy.open`."""

@@ -57,7 +57,8 @@ class GNNDrive(Strategy):
             assembly.own, policy="lru", sweep=1, gap=0, topology="mmap", samplers=WORKERS,
             extractors=WORKERS, extracting_queue=QUEUES[0], training_queue=QUEUES[1],
         )  # fmt: skip
-        return replace(assembly, own=own, in_order=False)
+        strategy = replace(self, tiers=("disk",))
+        return replace(assembly, own=own, in_order=False, strategy=strategy)
 
     def open(self, assembly: Assembly) -> Scheme:
         """See `Strategy.open`."""

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from gnndrive.buffer.partial_admission import PartialAdmission
-from gnndrive.buffer.policies.base import Policy
+from gnndrive.buffer.policies.base import NO_USE, Policy
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.buffer.policies.lru import LRU
+from gnndrive.buffer.policies.static import Static
 from gnndrive.buffer.ranking import Classes
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import lib
@@ -227,7 +228,7 @@ def ids(*rows: int) -> Int64Array:
 def serve(
     table: SlotTable, rows: Int64Array, codes: Sequence[int] | None = None
 ) -> list[tuple[int, int, int]]:
-    """Admit, commit and release rows; (row, slot, next use) of what was evicted and is wanted."""
+    """Admit, commit and release rows; (row, slot, next use) of what was evicted."""
     given = None if codes is None else np.array(codes, np.uint16)
     _, _, hold = table.admit(rows, given)
     table.commit(Stretch(hold.loads[1]))
@@ -245,12 +246,12 @@ def listed(evicted: Evicted | None) -> list[tuple[int, int, int]]:
 
 
 def test_rows_of_announced_batches_are_reported_with_their_next_use():
-    """Row 3, which no batch needs, leaves unreported; the row that is needed last comes first."""
+    """Row 3, which no batch needs, leaves first; then the row that is needed last."""
     table = offering(Belady())
     assert serve(table, ids(0, 1, 2, 3)) == []
     for index, rows in ((5, ids(0)), (6, ids(1, 2)), (7, ids(0, 2))):
         table.announce(index, rows)
-    assert serve(table, ids(8)) == []  # in the slot of row 3
+    assert serve(table, ids(8)) == [(3, 3, NO_USE)]
     table.announce(4, ids(8))
     assert serve(table, ids(9, 10)) == [(1, 1, 6), (2, 2, 6)]
     table.announce(3, ids(9, 10))
@@ -263,7 +264,7 @@ def test_codes_tell_the_next_use_beyond_the_window():
     table.foresee(0, 300, np.full(ROWS, NONE, np.uint16))
     assert serve(table, ids(0, 1, 2, 3), [299, 40, NONE, 17]) == []
     table.withdraw(0, ids())
-    assert serve(table, ids(4, 5, 6), [9, 9, 9]) == [(0, 0, 299), (1, 1, 40)]
+    assert serve(table, ids(4, 5, 6), [9, 9, 9]) == [(2, 2, NO_USE), (0, 0, 299), (1, 1, 40)]
     assert table._ranking.now == 0
     _, _, hold = table.admit(ids(7), np.array([NONE], np.uint16))
     assert (listed(hold.evicted), hold.evicted.now) == ([(3, 3, 17)], 0)
@@ -275,7 +276,7 @@ def test_a_batch_that_was_withdrawn_does_not_want_its_rows():
     table.announce(1, ids(0, 1))
     table.withdraw(1, ids(0, 1))
     table.rekey(ids(0, 1))
-    assert serve(table, ids(4, 5, 6, 7)) == []
+    assert {use for *_, use in serve(table, ids(4, 5, 6, 7))} == {NO_USE}
 
 
 def test_a_slot_that_loads_or_has_failed_is_never_reported():
@@ -292,10 +293,11 @@ def test_a_slot_that_loads_or_has_failed_is_never_reported():
     assert table.admit(ids(10), None)[0] != 0
 
 
-@pytest.mark.parametrize("policy", [LRU(), Belady()])
-def test_nothing_is_reported_to_a_tier_that_takes_no_offers(policy):
-    """Nor by a policy that knows no next use."""
-    table = offering(policy, takes=isinstance(policy, LRU))
-    serve(table, ids(0, 1, 2, 3))
-    table.announce(1, ids(0, 1, 2, 3))
-    assert serve(table, ids(4, 5, 6, 7)) == []
+@pytest.mark.parametrize("policy", [LRU(), Static(), Belady()])
+def test_rows_are_reported_to_a_tier_that_takes_offers(policy):
+    """By a policy that knows no next use too, in the order in which they leave."""
+    for takes in (False, True):
+        table = offering(policy, takes=takes)
+        serve(table, ids(0, 1, 2, 3))
+        left = [(row, row, NO_USE) for row in range(3)]
+        assert serve(table, ids(4, 5, 6)) == (left if takes else [])

@@ -9,13 +9,14 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, Labor, NeighborLoader, NeighborSampler, Store
+from gnndrive.common.memory import size_or_none
+from gnndrive.plan.host_level import HostLevel
 from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.strategies import GNNDrive, Strategy, strategy
 from gnndrive.strategies.base import Scheme
-from gnndrive.strategies.lsm_gnn import victims
 from gnndrive.testing.faults import NOISE
 from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same, check, simulate, stage
@@ -31,14 +32,16 @@ Epochs = list[list[Data]]
 
 @dataclass(frozen=True, kw_only=True)
 class WithVictims(GNNDrive):
-    """GNNDrive's strategy with a victim buffer."""
+    """GNNDrive's strategy with a host level of a size that is given, without `memory=` too."""
 
     victim_buffer: str | int = "auto"
 
     def open(self, assembly: Any) -> Scheme:
         """See `Strategy.open`."""
-        scheme = Scheme()
-        scheme.elastic = lambda assembly: victims(self.victim_buffer, assembly.device[0])
+        scheme, given = Scheme(), self.victim_buffer
+        nbytes = None if given == "auto" else size_or_none(given, "victim_buffer")
+        level = None if nbytes == 0 else HostLevel.below(assembly.device[0], nbytes)
+        scheme.elastic = lambda assembly: level
         return scheme
 
 

@@ -125,8 +125,8 @@ def test_ginex_as_published(make):
 def test_rows_come_back_from_the_victim_buffer(make, strategy):
     given = COMMON | {"strategy": strategy, "device": "simulated-cuda", "sweep": 1}
     with_victims, without = make(victim_buffer="20KB", **given), make(victim_buffer=0, **given)
-    assert "victim" in str(with_victims.plan())
-    assert "victim" not in str(without.plan())
+    assert "host level" in str(with_victims.plan())
+    assert "host level" not in str(without.plan())
     for ours, theirs in zip(with_victims, without, strict=True):
         assert torch.equal(ours.n_id, theirs.n_id)
     ours, theirs = with_victims.stats(), without.stats()

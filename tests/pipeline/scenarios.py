@@ -16,6 +16,7 @@ from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.policies.base import Keys
 from gnndrive.buffer.policies.belady import Belady
+from gnndrive.buffer.policies.lru import LRU
 from gnndrive.buffer.policies.static import Static
 from gnndrive.common.records import EngineSettings, Int64Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
@@ -380,9 +381,9 @@ def victims(rule: str = "victim", count: int = 24) -> dict[str, Any]:
 
 def victims_of_few_slots(rows: TableFile, seed: int, rule: str = "victim") -> None:
     """Batches with many rows in common through few slots, so that slots are used again soon and
-    rows leave that are wanted."""
+    rows leave that are wanted; by next uses, or in the order of their release."""
     more = victims(rule, (24, 5)[seed // 2 % 2])
-    more["policy"] = (Soonest(), Belady())[seed // 4 % 2]
+    more["policy"] = (Soonest(), Belady(), LRU())[seed % 3]
     scenario = Scenario(
         replace(rows, row_count=70), slots=(32, 40)[seed % 2], faults=SLOW, batches=10,
         stages=AHEAD, consumer_turns_max=8, **more,

@@ -11,13 +11,13 @@ from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.common.items import Shape, TableShape
 from gnndrive.plan import choice
 from gnndrive.plan.drawn import DrawnBatches
+from gnndrive.plan.host_level import HostLevel
 from gnndrive.plan.plan import Budget, Planner, Served, StageCounts
 from gnndrive.plan.request import PlanRequest, loader_parts
 from gnndrive.plan.slots import RowSlots
 from gnndrive.pyg.items import batch_bytes
 from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers.base import Bounds
-from gnndrive.strategies.lsm_gnn import Victims
 from tests.loader.conftest import Make, data, make, store
 
 __all__ = ["data", "make", "store"]
@@ -39,7 +39,7 @@ def planner_for(
     staging_bytes: int, index_pointer_bytes: int, *, ranked_rows: int = 0, ranks: int = 1,
     shared: bool = False, shared_graph: bool = False, served: Served | None = None,
     looks_ahead: bool = False, device_memory: int | None = None, device_given: bool = False,
-    victims: Victims | None = None,
+    level: HostLevel | None = None,
 ) -> Planner:  # fmt: skip
     """The planner of a loader that is not there; with GNNDrive's samplers and queues."""
     graphs = 0 if served and shared_graph else 1 if shared or shared_graph else ranks
@@ -54,7 +54,7 @@ def planner_for(
         DeviceMemory(), Samples(),
     )  # fmt: skip
     budget = Budget(None, None, device_memory, device_given, served=served)
-    return Planner(shape, parts, RowSlots(), budget, StageCounts(), elastic=victims)
+    return Planner(shape, parts, RowSlots(), budget, StageCounts(), elastic=level)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from gnndrive.common.items import Item, TableShape
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import make_planner
+from gnndrive.plan.host_level import NONE, PLACE_BYTES, HostLevel
 from gnndrive.plan.plan import (
     UNKNOWN,
     Budget,
@@ -31,7 +32,6 @@ from gnndrive.plan.topology_choice import Topologies, for_rank
 from gnndrive.pyg.items import AttributeMemory
 from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.resident import Resident
-from gnndrive.strategies.lsm_gnn import NO_VICTIMS, VICTIM_PLACE_BYTES, Victims
 from gnndrive.testing.fake_cuda import fake_cuda
 from tests.loader.conftest import NODES, Make
 from tests.plan.conftest import least_memory, planner_for, request_of
@@ -237,64 +237,63 @@ def test_slots_of_tables_by_hand() -> None:
     assert slots[0] > 300
 
 
-# ---- the victim buffer in a plan: its size, its table, and why there is none
+# ---- the host level in a plan: its size, its table, and why there is none
 
 AUTO: dict[str, Any] = {
-    "device_memory": 30_000, "device_given": True, "looks_ahead": True, "victims": Victims(None)
+    "device_memory": 30_000, "device_given": True, "looks_ahead": True, "level": HostLevel(None)
 }  # fmt: skip
 MEMORY = 1 << 20
 
 
-def victims(memory: int | None = MEMORY, **changed: Any) -> Any:
+def with_level(memory: int | None = MEMORY, **changed: Any) -> Any:
     plan = make_plan(numbers(**AUTO | changed), memory, None)
     return [table.evicted for table in plan.tables], plan
 
 
-def test_a_victim_buffer_has_what_memory_leaves_or_the_size_that_is_given() -> None:
+def test_a_host_level_has_what_memory_leaves_or_the_size_that_is_given() -> None:
     """For rows; with several ranks for all of them."""
     wide = (replace(NUMBERS["tables"][0], rows=100_000),)
-    (count,), plan = victims(tables=wide)
-    assert item(plan, "victim buffer").nbytes == count * 100
-    assert 0 <= MEMORY - plan.host_bytes < 100 + VICTIM_PLACE_BYTES
-    assert item(plan, "victim table").nbytes > MAPPING_BYTES * 100_000 + VICTIM_PLACE_BYTES * count
+    (count,), plan = with_level(tables=wide)
+    assert item(plan, "host level").nbytes == count * 100
+    assert 0 <= MEMORY - plan.host_bytes < 100 + PLACE_BYTES
+    assert item(plan, "host level table").nbytes > MAPPING_BYTES * 100_000 + PLACE_BYTES * count
     assert f"{count:,} rows" in plan.details()
-    assert victims(1 << 30)[0] == victims(None)[0] == [1000]
-    none, without = victims(victims=None)
-    given: Any = {"victims": Victims(20_000, copy_out_bytes=5000)}
-    count, plan = victims(**given)
+    assert with_level(1 << 30)[0] == with_level(None)[0] == [1000]
+    none, without = with_level(level=None)
+    given: Any = {"level": HostLevel(20_000, copy_out_bytes=5000)}
+    count, plan = with_level(**given)
     assert (none, count) == ([0], [200])
-    assert item(plan, "victim buffer").nbytes == 25_000
-    more = {line.what: line.nbytes for line in plan.lines if line.what.startswith("victim")}
+    assert item(plan, "host level").nbytes == 25_000
+    more = {line.what: line.nbytes for line in plan.lines if line.what.startswith("host level")}
     assert plan.host_bytes == without.host_bytes + sum(more.values())
     assert not any(line.what in more for line in without.lines)
-    assert victims(8 * MEMORY, ranks=4, **given)[0] == [50]
+    assert with_level(8 * MEMORY, ranks=4, **given)[0] == [50]
     small = TableShape("nodes/b/x", 40, 100, 10)
-    shared = victims(tables=(*NUMBERS["tables"], small), victims=Victims(30_000))[0]
+    shared = with_level(tables=(*NUMBERS["tables"], small), level=HostLevel(30_000))[0]
     assert shared == [260, 40], "as they share slots"
     with pytest.raises(ConfigError, match="memory="):
-        victims(victims=Victims(2 * MEMORY), tables=wide)
+        with_level(level=HostLevel(2 * MEMORY), tables=wide)
 
 
-def test_a_line_says_why_there_is_no_victim_buffer() -> None:
-    room = victims(victims=None)[1].host_bytes + 100
+def test_a_line_says_why_there_is_no_host_level() -> None:
+    room = with_level(level=None)[1].host_bytes + 100
     for why, memory, changed in (
         ("slots", None, {"device_memory": None}),
-        ("policy", None, {"looks_ahead": False}),
-        ("policy", None, {"looks_ahead": False, "victims": Victims(20_000)}),
+        ("slots", None, {"device_memory": None, "level": HostLevel(20_000)}),
         ("whole", None, {"device_memory": 1 << 20}),
         ("room", room, {}),
     ):
-        count, plan = victims(memory, **changed)
+        count, plan = with_level(memory, **changed)
         assert count == [0]
-        (line,) = [each for each in plan.lines if each.what.startswith("victim")]
-        assert (line.what, line.nbytes, line.why) == ("victim buffer", 0, NO_VICTIMS[why])
-    _, plan = victims(None, device_given=False)
+        (line,) = [each for each in plan.lines if each.what.startswith("host level")]
+        assert (line.what, line.nbytes, line.why) == ("host level", 0, NONE[why])
+    _, plan = with_level(None, device_given=False)
     assert [table.evicted for table in second_buffer(plan, 0, lambda: 1 << 30)] == [0]
-    assert plan.between_epochs_bytes >= item(plan, "victim buffer").nbytes
+    assert plan.between_epochs_bytes >= item(plan, "host level").nbytes
 
 
 def test_a_limit_that_nobody_gave_is_not_named_as_an_argument() -> None:
-    _, plan = victims(None)
+    _, plan = with_level(None)
     free = "the part of the device's free memory that loading may use, 10 KB,"
     for by_user, said in ((True, "device_memory=10 KB"), (False, free)):
         with pytest.raises(ConfigError, match=f"^{said} is less than this loader can need"):

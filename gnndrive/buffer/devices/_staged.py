@@ -251,8 +251,8 @@ class StagedVictims:
             self._pinned = driver.pinned(max(places * row_bytes, 1))
         except MemoryError as error:
             raise ConfigError(
-                f"no pinned memory for a victim buffer of {places:,} rows of {row_bytes:,} bytes "
-                f"({error}): ask for less with victim_buffer="
+                f"no pinned memory for a host level of {places:,} rows of {row_bytes:,} bytes "
+                f"({error}): ask for less with memory= or victim_buffer="
             ) from error
         self.rows = self._pinned[: places * row_bytes].reshape(places, row_bytes)
 

@@ -1,4 +1,4 @@
-"""The victim buffer (LSM-GNN's PVP): rows that leave a device's slots and are wanted again.
+"""The victim buffer (LSM-GNN's PVP): rows that leave a device's slots stay in host memory.
 
 `victim.py` and `victim_queues.py` have the two rules by which rows stay. The feature buffer offers
 rows that an admission took out of their slots (`Tier.offer`). Those that are kept are copied to
@@ -11,8 +11,7 @@ the end of the copy-out, and from the fetch to the end of the copy back; only be
 another row take it (law 3). A fetch may find a row whose copy-out is under way: it waits for it.
 
 When not to use it: with a feature buffer in host memory, which is the memory that rows would be
-copied to; such a tier passes everything on. And with a policy that does not look ahead, because no
-next use of a row that leaves is known then.
+copied to; such a tier passes everything on.
 """
 
 from __future__ import annotations

@@ -431,7 +431,7 @@ def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> Planne
     shape = replace(planner.shape, looks_ahead=False)  # whole windows are loaded
     return replace(
         planner, shape=shape, parts=(windows, *planner.parts), slots=windows, topology=TOPOLOGY,
-        elastic=None, limits=None,
+        limits=None,
     )  # fmt: skip
 
 

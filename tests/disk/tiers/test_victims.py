@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from gnndrive.buffer.policies.base import NO_USE
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import EVICTED, Evicted, Int32Array, Landing
@@ -18,6 +19,9 @@ from gnndrive.disk.tiers.base import Fetch
 from gnndrive.disk.tiers.victim import Victim
 from gnndrive.testing.loop import run
 from tests.disk.tiers.test_host_rows import CONTENT, ROW_BYTES, Below
+
+LEAST_KEY = np.iinfo(np.int64).min + 2
+"""Of a row that no known batch needs; smaller ones have meanings of their own."""
 
 
 class VictimTable:
@@ -35,14 +39,15 @@ class VictimTable:
         self.arriving: dict[int, int] = {}
 
     def offer(
-        self, rows: Sequence[tuple[int, int]], now: int = 0, most: int | None = None
-    ) -> list[int]:
+        self, rows: Sequence[tuple[int, int]], now: int = 0, most: int | None = None,
+        ranked: bool = True,
+    ) -> list[int]:  # fmt: skip
         """Offer (row, next use), the key is minus the next use; the rows that are kept."""
         given = sorted(rows, key=lambda each: -each[1])  # the smallest key first, as they leave
         left = np.zeros(len(given), EVICTED)
         left["row"], left["slot"] = [row for row, _ in given], [100 + row for row, _ in given]
         next_use = np.array([use for _, use in given], np.int64)
-        left["key"] = -next_use
+        left["key"] = np.maximum(-next_use, LEAST_KEY) if ranked else np.iinfo(np.int64).min
         slots, places = np.full(len(given) + 1, -7, np.int32), np.full(len(given) + 1, -7, np.int32)
         kept = lib.gd_victims_offer(
             self.c, ffi.cast("gd_evicted *", left.ctypes.data), pointer(next_use), len(given),
@@ -140,6 +145,14 @@ def test_what_is_offered_again_stays_and_no_more_than_allowed_is_kept() -> None:
     assert table.here == {2, 3}
 
 
+def test_without_a_ranking_rows_leave_in_the_order_in_which_they_came() -> None:
+    table = VictimTable(10, 3)
+    for rows, here in (([1, 2], {1, 2}), ([3, 4], {2, 3, 4}), ([1, 5], {4, 1, 5})):
+        table.offer([(row, NO_USE) for row in rows], ranked=False)
+        assert table.here == here
+        table.arrive()
+
+
 def test_rows_that_cannot_be_asked_for_are_refused() -> None:
     table = VictimTable(10, 5)
     table.offer([(1, 5), (2, 5)])
@@ -167,9 +180,10 @@ def test_an_offer_with_a_row_that_cannot_be_kept_changes_nothing(queue_rows: int
         table.verify()
 
 
-@pytest.mark.parametrize("queue_rows", [0, 1, 3])
-def test_any_course_of_events_is_that_of_a_model(seeds, queue_rows: int) -> None:
-    """Offers, arrivals, fetches of rows that have arrived or not, in any order."""
+@pytest.mark.parametrize(("queue_rows", "ranked"), [(0, True), (0, False), (1, True), (3, True)])
+def test_any_course_of_events_is_that_of_a_model(seeds, queue_rows: int, ranked: bool) -> None:
+    """Offers, arrivals, fetches of rows that have arrived or not, in any order. Some rows are
+    needed by no known batch; without a ranking those leave first that came first."""
     for seed in seeds(14):
         draw, places = random.Random(seed), 1 + seed % 7
         table = VictimTable(40, places, queue_rows)
@@ -182,9 +196,13 @@ def test_any_course_of_events_is_that_of_a_model(seeds, queue_rows: int) -> None
             what = draw.randrange(4)
             if what == 0:
                 new = [row for row in draw.sample(range(40), 6) if row not in keeps]
-                offered = [(row, now + draw.randrange(12)) for row in new]
-                kept = table.offer(offered, now)
-                expected = by_model(dict(keeps), busy, offered, places, queue_rows, now, arrived)
+                uses = [now + draw.randrange(12) for _ in new]
+                offered = [
+                    (row, use if use % 4 else NO_USE) for row, use in zip(new, uses, strict=True)
+                ]
+                kept = table.offer(offered, now, ranked=ranked)
+                given = places, queue_rows, ranked, now, arrived
+                expected = by_model(dict(keeps), busy, offered, *given)
                 assert table.here == set(expected), (seed, step)
                 assert set(kept) == set(expected) - set(keeps)
                 keeps = expected
@@ -212,14 +230,16 @@ def test_any_course_of_events_is_that_of_a_model(seeds, queue_rows: int) -> None
 
 def by_model(
     keeps: dict[int, int], busy: set[int], offered: list[tuple[int, int]], places: int,
-    queue_rows: int, now: int, arrived: list[int],
+    queue_rows: int, ranked: bool, now: int, arrived: list[int],
 ) -> dict[int, int]:  # fmt: skip
     """What is kept after an offer, by a search for what may leave; `arrived` are rows in the order
     in which their copies ended, with the latest time of each."""
     new: set[int] = set()
     order = sorted(offered, key=lambda each: -each[1])
     for row, use in order if queue_rows else reversed(order):
-        if queue_rows and sum(its == use for its in keeps.values()) >= queue_rows:
+        if queue_rows and (
+            use == NO_USE or sum(its == use for its in keeps.values()) >= queue_rows
+        ):
             continue
         idle = [each for each in keeps if each not in busy and each not in new]
         if len(keeps) >= places:
@@ -228,8 +248,8 @@ def by_model(
                 if not idle or keeps[idle[0]] >= now:
                     continue
             else:
-                idle.sort(key=lambda each: (-keeps[each], arrived.index(each)))
-                if not idle or keeps[idle[0]] <= use:
+                idle.sort(key=lambda each: (-keeps[each] * ranked, arrived.index(each)))
+                if not idle or (ranked and keeps[idle[0]] <= use):
                     continue
             del keeps[idle[0]]
         keeps[row] = use

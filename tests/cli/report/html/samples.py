@@ -15,7 +15,7 @@ ITEMS = [
     ("staging", 67_108_864, "for reads in flight"),
     ("queued samples", 210_000_000, "10 samples; largest of 8 batches that were drawn, and a "
      "margin of 3 %; planned: 121,004 nodes and 1,240,331 edges"),
-    ("victim buffer", 0, "none: the feature buffer's slots are in host memory themselves"),
+    ("host level", 0, "none: the feature buffer's slots are in host memory themselves"),
 ]  # fmt: skip
 
 
