@@ -75,8 +75,9 @@ def _share(size: str, name: str) -> float:
 
 
 def size_or_none(size: str | int | float, name: str) -> int:
-    """Bytes of a size that may be 0; see `parse_size`."""
-    if size in (0, "0") and not isinstance(size, bool):
+    """Bytes of a size that may be 0, in any unit; see `parse_size`."""
+    zero = re.fullmatch(r"\s*0*\.?0+\s*([A-Za-z]*)\s*", str(size))
+    if zero and zero[1].upper() in _UNITS:
         return 0
     return parse_size(size, name)
 

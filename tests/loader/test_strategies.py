@@ -121,6 +121,23 @@ def test_ginex_as_published(make):
     assert_all_same(list(loader), list(make(**given)))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "there"),
+    [
+        ("gnndrive", True), ("ginex", True), ("ali+pg", True), ("rolling", False),
+        (GNNDrive(paper=True), False), (Ginex(paper=True), False),
+        (replace(GNNDrive(), tiers=("disk",)), False),
+    ],
+)  # fmt: skip
+def test_rows_that_leave_a_device_stay_in_what_memory_leaves(make, strategy, there):
+    """Without `memory=` nothing says how much that is."""
+    given = {"strategy": strategy, "device": "simulated-cuda", "buffer": "30KB"}
+    for memory, expected in (("90MB", there), (None, False)):
+        plan = make(memory=memory, **given).plan()
+        assert any(table.evicted for table in plan.tables) == expected
+        assert ("host level" in plan.details()) == expected
+
+
 @pytest.mark.parametrize("strategy", ["lsm-gnn", victim("victim")])
 def test_rows_come_back_from_the_victim_buffer(make, strategy):
     given = COMMON | {"strategy": strategy, "device": "simulated-cuda", "sweep": 1}

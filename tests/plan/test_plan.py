@@ -12,7 +12,7 @@ from gnndrive import ConfigError, Store
 from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES
 from gnndrive.common import host_memory
 from gnndrive.common.items import Item, TableShape
-from gnndrive.common.memory import format_size, parse_size
+from gnndrive.common.memory import format_size, parse_size, size_or_none
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import make_planner
 from gnndrive.plan.host_level import NONE, PLACE_BYTES, HostLevel
@@ -157,6 +157,11 @@ def test_sizes() -> None:
             parse_size(wrong, "memory")
     with pytest.raises(ConfigError, match="memory="):
         parse_size(float("nan"), "memory")
+    for none in (0, 0.0, "0", "0GB", " 0.0 mib "):
+        assert size_or_none(none, "gap") == 0
+    for wrong in ("0 rows", "", "."):
+        with pytest.raises(ConfigError, match="gap="):
+            size_or_none(wrong, "gap")
     counts = (0, 999, 1_000, 1_280_000_000, 5e15)
     assert [*map(format_size, counts)] == ["0 B", "999 B", "1 KB", "1.28 GB", "5e+03 TB"]
     compared = [format_size(*both) for both in ((4_012_345, 4_013_499), (10**6, 10**6), (1, 2**63))]
