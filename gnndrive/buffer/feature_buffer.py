@@ -31,6 +31,7 @@ from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import check, lib, pointer
 from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.padding import Parts, padded
 from gnndrive.common.records import Codes, Int32Array, Int64Array, NextUses
 
 # If the next sweep waits for slots for a part, a lease releases its slots in this many steps: to
@@ -524,25 +525,31 @@ class Lease:
         found = {name: hold.failure() for name, hold in self._holds.items()}
         return {name: failure for name, failure in found.items() if failure is not None}
 
-    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
-        """Copy the table's rows into a new tensor [n, *row_shape]. Blocks; call it in a worker
-        thread, once for each table. If the device reports pieces (the host does, from 64 MiB on),
-        the slots of a piece are released while the others are being copied (rule 9)."""
+    def gather(
+        self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...], parts: Parts = ()
+    ) -> torch.Tensor:
+        """Copy the table's rows into a new tensor [n, *row_shape], and as `parts` says the last row
+        of each batch again. Blocks; call it in a worker thread, once for each table. If the device
+        reports pieces (the host does, from 64 MiB on), the slots of a piece are released while the
+        others are being copied (rule 9)."""
+        hold = self._to_gather(table)
+        count = len(hold.alias)
 
         def copied_from(begin: int) -> None:
-            self._loop.call_soon_threadsafe(self.release_tail, table, begin)
+            self._loop.call_soon_threadsafe(self.release_tail, table, min(begin, count))
 
-        hold = self._to_gather(table)
-        rows, fence = hold.table.memory.gather(hold.alias, dtype, row_shape, copied_from)
+        alias = padded(hold.alias, parts)
+        rows, fence = hold.table.memory.gather(alias, dtype, row_shape, copied_from)
         self._fences.append(fence)
         return rows
 
     def begin_gather(
-        self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]
+        self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...], parts: Parts = ()
     ) -> tuple[torch.Tensor, Gathering]:
         """Begin to copy as `gather` does; see `SlotMemory.begin_gather`."""
         hold = self._to_gather(table)
-        rows, fence, gathering = hold.table.memory.begin_gather(hold.alias, dtype, row_shape)
+        alias = padded(hold.alias, parts)
+        rows, fence, gathering = hold.table.memory.begin_gather(alias, dtype, row_shape)
         self._fences.append(fence)
         return rows, gathering
 

@@ -89,7 +89,7 @@ class DeviceMemory:
             life=Life.EPOCH, during=Phase.EXTRACTION, use=Use.READING,
         )  # fmt: skip
         yield from if_any(staging)
-        copied = shape.batch_bytes + ALIAS_BYTES * shape.entries
+        copied = shape.batch_bytes + ALIAS_BYTES * sum(each.delivered_max for each in shape.tables)
         why = "of two batches without features, rounded up by torch"
         yield from if_any(Item("pinned copies", self.pinned_per_byte * copied, why, life=Life.KEPT))
         scratch, why = self.scratch_bytes * shape.on_device, "to put rows in order"

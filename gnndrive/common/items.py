@@ -113,6 +113,7 @@ class TableShape:
         batch_entries_max: the most rows that a batch, or a group of batches, can have. They can be
             more than the distinct rows, because the same node may be in several disjoint trees.
         converted_bytes: bytes of a row as it is delivered; 0: rows are delivered as stored.
+        padded_max: the same as `batch_entries_max` with padding; 0: batches are not padded.
     """
 
     name: str
@@ -121,6 +122,7 @@ class TableShape:
     batch_rows_max: int
     batch_entries_max: int = 0
     converted_bytes: int = 0
+    padded_max: int = 0
 
     @property
     def entries_max(self) -> int:
@@ -128,9 +130,14 @@ class TableShape:
         return max(self.batch_entries_max, self.batch_rows_max)
 
     @property
+    def delivered_max(self) -> int:
+        """The same with padding."""
+        return max(self.padded_max, self.entries_max)
+
+    @property
     def batch_bytes(self) -> int:
         """Bytes of the table's rows in the largest batch."""
-        return (self.row_bytes + self.converted_bytes) * self.entries_max
+        return (self.row_bytes + self.converted_bytes) * self.delivered_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +164,7 @@ class Shape:
         graphs: how many times index pointers, labels and a resident adjacency are on this host for
             this loader.
         group: the most batches of a group.
+        padded_edges: as many as `edges` with padding; 0: batches are not padded.
     """
 
     tables: tuple[TableShape, ...]
@@ -176,12 +184,19 @@ class Shape:
     shared: bool = False
     graphs: int = 1
     group: int = 1
+    padded_edges: int = 0
 
     def in_groups(self, count: int) -> Shape:
         """The same for groups of so many batches, which go through the pipeline together."""
-        tables = [replace(each, batch_entries_max=count * each.entries_max) for each in self.tables]
+        tables = tuple(
+            replace(
+                each, batch_entries_max=count * each.entries_max, padded_max=each.padded_max * count
+            )
+            for each in self.tables
+        )
         return replace(
-            self, tables=tuple(tables), nodes=count * self.nodes, edges=count * self.edges,
+            self, tables=tables, nodes=count * self.nodes, edges=count * self.edges,
+            padded_edges=count * self.padded_edges,
             sample_bytes=count * (self.sample_bytes + ROW_ID_BYTES * self.entries),
             batch_bytes=count * self.batch_bytes, group=count,
         )  # fmt: skip

@@ -20,6 +20,7 @@ import torch
 from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.errors import PeerError
 from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.padding import Parts
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.exchange.owners import Owners
 from gnndrive.exchange.share import Rows
@@ -274,8 +275,10 @@ class ExchangedLease:
         """See `BatchLease.failures`; there are none."""
         return {}
 
-    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
-        """See `BatchLease.gather`; nothing is copied."""
+    def gather(
+        self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...], parts: Parts = ()
+    ) -> torch.Tensor:
+        """See `BatchLease.gather`; nothing is copied, so batches must not be padded."""
         rows = self._rows.pop(table)
         return rows.view(-1).view(dtype).view(len(rows), *row_shape)
 

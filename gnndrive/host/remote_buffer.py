@@ -22,6 +22,7 @@ import torch
 
 from gnndrive.buffer.devices.base import Fence, SlotMemory
 from gnndrive.common.errors import ConfigError, PeerError
+from gnndrive.common.padding import Parts, padded
 from gnndrive.common.records import Int64Array
 from gnndrive.host.arena import COUNTERS, Arena
 from gnndrive.host.messages import Kind, Message, error_from
@@ -342,15 +343,19 @@ class RemoteLease:
         """See `BatchLease.failures`; there are none."""
         return {}
 
-    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
+    def gather(
+        self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...], parts: Parts = ()
+    ) -> torch.Tensor:
         """See `BatchLease.gather`."""
+        number, count = self._numbers[table], len(self._alias[table])
 
         def copied_from(begin: int) -> None:
-            self._loop.call_soon_threadsafe(self._release_tail, self._numbers[table], begin)
+            self._loop.call_soon_threadsafe(self._release_tail, number, min(begin, count))
 
         memory = self._buffer.tables[table].memory
         assert memory is not None
-        rows, fence = memory.gather(self._alias[table], dtype, row_shape, copied_from)
+        alias = padded(self._alias[table], parts)
+        rows, fence = memory.gather(alias, dtype, row_shape, copied_from)
         self._fences.append(fence)
         return rows
 

@@ -28,6 +28,7 @@ from gnndrive.common.names import Arguments, did_you_mean
 from gnndrive.common.plugins import find
 from gnndrive.loader.ranks import checked_ranks
 from gnndrive.loader.tracing import check_trace
+from gnndrive.pyg.padding import padding_of
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import refuse_strategy_arguments
@@ -207,8 +208,8 @@ TUNING = tuple(each.name for each in fields(Tuning))
 
 OWN_ARGUMENTS = {
     "memory": None, "buffer": None, "device": "cpu", "device_memory": None, "feature_dtype": None,
-    "attrs": None, "strategy": "gnndrive", "sampling": "neighbor", "seed": None, "ranks": None,
-    "host_service": "auto", "trace": None, "on_stats": None, "stats_interval": 10.0,
+    "attrs": None, "pad": None, "strategy": "gnndrive", "sampling": "neighbor", "seed": None,
+    "ranks": None, "host_service": "auto", "trace": None, "on_stats": None, "stats_interval": 10.0,
     "tuning": None,
 }  # fmt: skip
 """gnndrive's own arguments, beside PyG's and torch's, with their defaults. A loader has an
@@ -309,6 +310,7 @@ def checked_own(given: dict[str, Any]) -> dict[str, Any]:
         if given[name] is not None:
             parse_size(given[name], name)
     checked_ranks(given["ranks"])
+    padding_of(given["pad"])
     on_stats, interval = given["on_stats"], given["stats_interval"]
     if on_stats is not None and not callable(on_stats):
         raise ConfigError(

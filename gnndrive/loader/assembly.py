@@ -39,6 +39,7 @@ from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.links_inside import LinksInside
+from gnndrive.pyg.padding import Padding, padding_of
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
 from gnndrive.sampling.dealing import deal, number_batches, skip, steps_left
 from gnndrive.sampling.degrees import degrees_of
@@ -102,6 +103,11 @@ class Assembly:
             self.inputs, self.batch_size, self.shuffle, self.drop_last, seed, self.batch_sampler,
             self.store,
         )  # fmt: skip
+
+    @property
+    def padding(self) -> Padding | None:
+        """How batches are padded; None: not at all."""
+        return padding_of(self.own["pad"])
 
     @property
     def ranks(self) -> Ranks:
@@ -361,6 +367,7 @@ class Assembly:
             samplers=self._tuned("samplers"),
             extracting_queue=self._tuned("extracting_queue"),
             training_queue=self._tuned("training_queue"),
+            padding=self.padding,
             said=tuple(
                 f"{name}={own[name]}: of the {format_size(process_memory())} that this process may "
                 "have"
@@ -379,6 +386,8 @@ class Assembly:
             return f"strategy={strategy.name!r} reads rows in a way of its own"
         if not find("devices", device).shares_slots:
             return f"the feature buffer is in the memory of the device {name_of(device)!r}"
+        if self.padding is not None:
+            return f"pad={self.own['pad']!r} needs rows that are gathered here"
         return "" if self.in_order else "in_order=False"
 
     def drawing(self, for_plan: bool = True) -> Drawing | None:

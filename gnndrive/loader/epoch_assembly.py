@@ -15,6 +15,7 @@ from gnndrive.buffer.devices.base import Gathering
 from gnndrive.buffer.feature_buffer import Lease
 from gnndrive.common.array_pool import divided
 from gnndrive.common.errors import BatchTooLarge, ConfigError
+from gnndrive.common.padding import Part, Parts, padded
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_state import EpochState
@@ -47,6 +48,8 @@ class EpochAssembly:
         self._pool, self._attributes = runtime.array_pool, runtime.attributes
         self.runtime, self.ranks, self._seed = runtime, ranks, ranks.drawing_seed(seed)
         self._files = {table.name: table.file for table in self._collate.tables}
+        self._of_edges = {table.name for table in self._collate.tables if table.of_edges}
+        self._padding = assembly.padding
         numbered = assembly.seed is not None or assembly.scheme.numbered
         self._number = state.epoch if numbered else 0
         self.batches = assembly.batches(ranks, seed, self._number, state.batches)
@@ -165,13 +168,14 @@ class EpochAssembly:
             yield from self._make_group(item, gathered)
             return
         (batch,) = item.batches
+        parts = self._parts(item)
         rows = {
-            name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape)
+            name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape, parts[name])
             for name, file in self._files.items()
         }
         gathered()
         memory = self._pool.references(each.data_ptr() for each in rows.values())
-        yield self._joined(batch, _numbers_of(batch), rows), memory
+        yield self._joined(batch.seeds, *self._padded(batch), rows), memory
 
     def _make_group(
         self, item: Extracted, gathered: Callable[[], object]
@@ -179,38 +183,63 @@ class EpochAssembly:
         """Make batch after batch while the rows of the others are being copied."""
         assert isinstance(item.lease, Lease), "only this process's own buffer admits groups"
         batches, whole, copying = item.batches, dict[str, torch.Tensor](), dict[str, Gathering]()
-        numbers = [_numbers_of(batch) for batch in batches]
-        rows = [dict[str, torch.Tensor]() for _ in batches]
+        samples, numbers = zip(*map(self._padded, batches), strict=True)
+        rows, parts = [dict[str, torch.Tensor]() for _ in batches], self._parts(item)
         with contextlib.ExitStack() as ends:
             for name, file in self._files.items():
                 kind = torch_dtype(file.dtype), file.row_shape
-                whole[name], copying[name] = item.lease.begin_gather(name, *kind)
+                whole[name], copying[name] = item.lease.begin_gather(name, *kind, parts[name])
                 ends.callback(copying[name].end)
-                parts = divided(whole[name], (batch.rows[name] for batch in batches))
-                for own, part in zip(rows, parts, strict=True):
+                divisions = divided(whole[name], (range(size) for _, size in parts[name]))
+                for own, part in zip(rows, divisions, strict=True):
                     own[name] = part
             memory = self._pool.references(each.data_ptr() for each in whole.values())
             with contextlib.suppress(Exception):  # the batch that it is about raises it at its turn
-                samples = [batch.sample for batch in batches]
                 self._collate.pick_together(
                     samples, numbers, rows, self._attributes, self._pool.empty
                 )
             until, left = dict.fromkeys(whole, 0), set(whole)
-            for batch, own_numbers, own in zip(batches, numbers, rows, strict=True):
-                for name, ids in batch.rows.items():
-                    until[name] += len(ids)
+            for number, batch in enumerate(batches):
+                for name, each in parts.items():
+                    until[name] += each[number][1]
                     if copying[name].wait(until[name]) and name in left:
                         left.remove(name)
                         if not left:
                             gathered()
-                yield self._joined(batch, own_numbers, own), memory
+                made = samples[number], numbers[number], rows[number]
+                yield self._joined(batch.seeds, *made), memory
+
+    def _parts(self, item: Extracted) -> dict[str, Parts]:
+        """By table: how many rows each batch of a group has, and how many with its padding."""
+        return {
+            name: [self._part(name, len(batch.rows[name])) for batch in item.batches]
+            for name in self._files
+        }
+
+    def _part(self, table: str, rows: int) -> Part:
+        if self._padding is None:
+            return rows, rows
+        of_edges = table in self._of_edges
+        return rows, (self._padding.edges if of_edges else self._padding.nodes)(rows)
+
+    def _padded(self, batch: SampledBatch) -> tuple[Sample | Subgraph, dict[str, Int64Array]]:
+        """A batch's sample, and the numbers of its edges by table, with padding."""
+        sample, numbers, empty = batch.sample, _numbers_of(batch), self._pool.empty
+        if self._padding is None:
+            return sample, numbers
+        numbers = {
+            name: padded(numbers[name], [self._part(name, len(numbers[name]))], empty)
+            for name in self._of_edges.intersection(numbers)
+        }
+        return self._padding.sample(sample, empty), numbers
 
     def _joined(
-        self, batch: SampledBatch, numbers: dict[str, Int64Array], rows: dict[str, torch.Tensor]
-    ) -> Any:
+        self, seeds: Seeds, sample: Sample | Subgraph, numbers: dict[str, Int64Array],
+        rows: dict[str, torch.Tensor],
+    ) -> Any:  # fmt: skip
         try:
             return self._collate(
-                batch.seeds, batch.sample, numbers, rows, self._attributes, self._pool.empty,
+                seeds, sample, numbers, rows, self._attributes, self._pool.empty,
                 self.runtime.device,
             )  # fmt: skip
         except StopIteration as error:  # `make`, a generator, would hide what it was

@@ -59,10 +59,11 @@ class HGTLoader(StoreLoader, PyGHGTLoader):  # type: ignore[misc]
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
-        attrs: Sequence[str] | None = None, strategy: str | Strategy = "gnndrive",
-        sampling: str | Labor = "neighbor", seed: int | None = None, ranks: Any = None,
-        host_service: str | bool = "auto", trace: Any = None, on_stats: OnStats | None = None,
-        stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
+        attrs: Sequence[str] | None = None, pad: str | float | None = None,
+        strategy: str | Strategy = "gnndrive", sampling: str | Labor = "neighbor",
+        seed: int | None = None, ranks: Any = None, host_service: str | bool = "auto",
+        trace: Any = None, on_stats: OnStats | None = None, stats_interval: float = 10.0,
+        tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         _refuse_arguments(kwargs)
         data, own = checked_data(self, dict(locals()))

@@ -94,6 +94,12 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             one. None: the dtype of the store.
         attrs: the names of the store's attributes that batches have, such as ["x", "y"]; what else
             the store has, as what `gnndrive.infer` added, is not read. None: all of them.
+        pad: "power-of-two": each type's nodes and edges of a batch are padded to a power of two, so
+            that shapes repeat, as compiled models and CUDA graphs need it (docs/tasks/gpu.md). A
+            number such as 1.1: to sizes that grow by a tenth, which are more and waste less.
+            Padding nodes, at least one, are copies of the last node, behind the others; padding
+            edges join them alone. `num_sampled_nodes` and `num_sampled_edges` count them in the
+            last hop. None: batches have the sizes that sampling gives.
         strategy: the published design to run: its name, a name with arguments of its own
             ("ginex:phases=apart"), or an object, `gnndrive.strategies.Ginex(phases="apart")`, whose
             class says which arguments there are. "auto": the one whose batches are predicted to
@@ -142,10 +148,11 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
-        attrs: Sequence[str] | None = None, strategy: str | Strategy = "gnndrive",
-        sampling: str | Labor = "neighbor", seed: int | None = None, ranks: Any = None,
-        host_service: str | bool = "auto", trace: Any = None, on_stats: OnStats | None = None,
-        stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
+        attrs: Sequence[str] | None = None, pad: str | float | None = None,
+        strategy: str | Strategy = "gnndrive", sampling: str | Labor = "neighbor",
+        seed: int | None = None, ranks: Any = None, host_service: str | bool = "auto",
+        trace: Any = None, on_stats: OnStats | None = None, stats_interval: float = 10.0,
+        tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
         data, own = checked_data(self, arguments)
@@ -217,10 +224,11 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         exclude_seed_edges: bool | str | Mapping[EdgeType, EdgeType] = False,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
-        attrs: Sequence[str] | None = None, strategy: str | Strategy = "gnndrive",
-        sampling: str | Labor = "neighbor", seed: int | None = None, ranks: Any = None,
-        host_service: str | bool = "auto", trace: Any = None, on_stats: OnStats | None = None,
-        stats_interval: float = 10.0, tuning: Tuning | None = None, **kwargs: Any,
+        attrs: Sequence[str] | None = None, pad: str | float | None = None,
+        strategy: str | Strategy = "gnndrive", sampling: str | Labor = "neighbor",
+        seed: int | None = None, ranks: Any = None, host_service: str | bool = "auto",
+        trace: Any = None, on_stats: OnStats | None = None, stats_interval: float = 10.0,
+        tuning: Tuning | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
         data, own = checked_data(self, arguments)

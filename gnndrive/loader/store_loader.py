@@ -564,7 +564,9 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         if self.seed is not None:
             key = batch_key(self.seed, self.epoch, 0)
         topologies = [mapped(edges) for edges in self.data.all_edges()]
-        out = seeds, self._assembly().sampler().sample(seeds, key, topologies)
+        assembly = self._assembly()
+        sample = assembly.sampler().sample(seeds, key, topologies)
+        out = seeds, sample if assembly.padding is None else assembly.padding.sample(sample)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from gnndrive.common.padding import Parts
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch_times import BatchTimes, EpochTimes, StageTimes
 from gnndrive.pipeline.channel import Channel
@@ -36,8 +37,11 @@ class BatchLease(Protocol):
         """After `ready` has raised an error: for each table with a row that could not be read, the
         place of the first such row and its error; empty if some may be loading still."""
 
-    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
-        """Copy the table's rows into a new tensor [n, *row_shape]; blocks, in a worker thread."""
+    def gather(
+        self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...], parts: Parts = ()
+    ) -> torch.Tensor:
+        """Copy the table's rows into a new tensor [n, *row_shape], with padding as `parts` says;
+        blocks, in a worker thread."""
 
     async def gathered(self) -> None:
         """Wait until the copies of `gather` have ended; only then call `release` (rule 9)."""

@@ -8,9 +8,10 @@ settings' `after_warm_up`, which makes the second plan with `Planner.plan_after_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from gnndrive.plan.slots import RowSlots
 from gnndrive.plan.topology_choice import Topologies
 from gnndrive.pyg.items import Labels, LiveBatches, batch_bytes
 from gnndrive.pyg.labels import NAME, kept_bytes
+from gnndrive.pyg.padding import Padding
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.items import Graph, Samples, sample_bytes
 from gnndrive.sampling.samplers._native import scratch_bytes
@@ -97,6 +99,7 @@ class PlanRequest:
             ignored if the feature buffer is on a device. `shared_graph`: at least the adjacency.
         exchange: which ranks own which rows; None: each rank reads all that it needs.
         served: what a service that a user has started has left; None: there is none.
+        padding: how batches are padded; None: not at all.
         said: what the plan prints of the arguments below its lines.
     """
 
@@ -132,6 +135,7 @@ class PlanRequest:
     shared_graph: bool = False
     exchange: Exchange | None = None
     served: Served | None = None
+    padding: Padding | None = None
     said: tuple[str, ...] = ()
 
     @property
@@ -149,8 +153,9 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     """The planner, without topology, of a loader that samples the whole graph into row slots."""
     store, size, ahead = request.store, request.planned, request.ahead
     how, drawn = request.subgraphs, request.drawn
+    delivered = size if request.padding is None else request.padding.bounds(size)
     tables = tuple(
-        _table_shape(table, size, converted, request.exchange)
+        _table_shape(table, size, converted, delivered, request.exchange)
         for table, converted in zip(request.tables, request.converted_bytes, strict=True)
     )
     device: type[Device] = find("devices", request.device[0])
@@ -158,8 +163,8 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     edge_numbers = any(table.of_edges for table in request.tables)
     of_nodes = sum(table.file.row_count for table in request.tables if not table.of_edges)
     shape = shape_of(
-        tables, size, store.num_edges, stages, policy, _batch_attribute_bytes(request),
-        how is not None, EDGE_NUMBER_BYTES * edge_numbers,
+        tables, size, store.num_edges, stages, policy, _batch_attribute_bytes(request, delivered),
+        how is not None, EDGE_NUMBER_BYTES * edge_numbers, delivered,
     )  # fmt: skip
     shape = replace(
         shape, foreseen_rows=0 if ahead is None else of_nodes * policy.looks_ahead,
@@ -217,18 +222,24 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
 def shape_of(
     tables: tuple[TableShape, ...], size: Bounds, num_edges: int, stages: StageCounts,
     policy: type[Policy], attribute_bytes: int = 0, subgraphs: bool = False,
-    edge_number_bytes: int = 0,
+    edge_number_bytes: int = 0, delivered: Bounds | None = None,
 ) -> Shape:  # fmt: skip
-    """The shape of a loader of one rank, on the host, with batches of at most `size` over a graph
-    of so many edges; for the other arguments see `sample_bytes` and `batch_bytes`."""
-    nodes, edges = sum(size.entries.values()), sum(size.edges.values())
+    """The shape of a loader of one rank, on the host, with samples of at most `size` over a graph
+    of so many edges, and batches of at most `delivered` (None: the same); for the other arguments
+    see `sample_bytes` and `batch_bytes`."""
+    nodes, edges = _counts(size)
+    all_nodes, all_edges = _counts(delivered or size)
     position_bytes = np.dtype(position_dtype(num_edges)).itemsize
     return Shape(
         tables, nodes, edges,
         sample_bytes(nodes, edges, size.expanded, position_bytes, subgraphs, edge_number_bytes),
-        batch_bytes(nodes, edges, attribute_bytes), stages.queued, stages.training_queue,
-        stages.threads, looks_ahead=policy.looks_ahead,
+        batch_bytes(all_nodes, all_edges, attribute_bytes), stages.queued, stages.training_queue,
+        stages.threads, looks_ahead=policy.looks_ahead, padded_edges=all_edges,
     )  # fmt: skip
+
+
+def _counts(size: Bounds) -> tuple[int, int]:
+    return sum(size.entries.values()), sum(size.edges.values())
 
 
 def loader_parts(
@@ -264,27 +275,29 @@ def _scratch_bytes(request: PlanRequest) -> int:
 
 
 def _table_shape(
-    table: FeatureTable, bounds: Bounds, converted_bytes: int, exchange: Exchange | None = None
-) -> TableShape:
-    file, most, entries = table.file, bounds.nodes, bounds.entries
+    table: FeatureTable, bounds: Bounds, converted_bytes: int, delivered: Bounds,
+    exchange: Exchange | None = None,
+) -> TableShape:  # fmt: skip
+    file, of_edges, key = table.file, table.of_edges, cast(Any, table.type)
     rows = file.row_count if exchange is None else exchange.count(table.name)
-    if table.of_edges:
-        most = entries = bounds.edges  # type: ignore[assignment]
-    key: Any = table.type
+    most: Mapping[Any, int] = bounds.edges if of_edges else bounds.nodes
+    entries, padded = (each.edges if of_edges else each.entries for each in (bounds, delivered))
     return TableShape(
         table.name, rows, file.row_bytes, min(most[key], rows), entries[key], converted_bytes,
+        padded[key],
     )  # fmt: skip
 
 
 def batch_entries_max(request: PlanRequest) -> tuple[int, ...]:
     """The most rows of each table that a batch can have by its fanout."""
-    shapes = (_table_shape(table, request.bounds, 0) for table in request.tables)
+    bounds = request.bounds
+    shapes = (_table_shape(table, bounds, 0, bounds) for table in request.tables)
     return tuple(each.batch_entries_max for each in shapes)
 
 
-def _batch_attribute_bytes(request: PlanRequest) -> int:
-    """Bytes of the largest batch's attributes that are no table of the feature buffer."""
-    store, size = request.store, request.planned
+def _batch_attribute_bytes(request: PlanRequest, size: Bounds) -> int:
+    """Bytes of a batch's attributes that are no table of the feature buffer."""
+    store = request.store
     buffered = {table.name for table in request.tables}
     views: list[tuple[StoredNodes | StoredEdges, int]] = [
         *((store.nodes(type), count) for type, count in size.entries.items()),

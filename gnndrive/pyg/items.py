@@ -39,10 +39,12 @@ class LiveBatches:
         """See `Part`."""
         whole = shape.whole_batch_bytes
         here = shape.batch_bytes if shape.delivers else whole
-        nbytes = 2 * here + MAKING_EDGE_BYTES * shape.edges
+        nbytes = 2 * here + MAKING_EDGE_BYTES * max(shape.edges, shape.padded_edges)
         why = LIVE_WITHOUT_FEATURES if shape.delivers else LIVE
         if shape.group > 1:
             why = f"two groups of {shape.group}, one in use, one ready"
+        if shape.padded_edges > shape.edges:
+            why += ", with padding"
         yield Item("live batches", nbytes, why, life=Life.KEPT, argument=BATCH_SIZE)
         if shape.delivers:
             yield Item("live batches", 2 * whole, LIVE, life=Life.KEPT, on_device=True)

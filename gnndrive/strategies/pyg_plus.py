@@ -19,6 +19,7 @@ from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED
+from gnndrive.common.padding import Parts, padded
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Int64Array, TopologyChoice
 from gnndrive.loader.arguments import OWN_ARGUMENTS, flat, positive
@@ -266,8 +267,10 @@ class _MappedLease:
     def failures(self) -> dict[str, tuple[int, Exception]]:
         return {}
 
-    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
-        rows = self.rows[table]
+    def gather(
+        self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...], parts: Parts = ()
+    ) -> torch.Tensor:
+        rows = padded(self.rows[table], parts)
         into = empty_tensor(self.mapped.empty, (len(rows), *row_shape), dtype)
         self.mapped.gather(table, rows, into)
         return into
