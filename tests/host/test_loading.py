@@ -36,6 +36,7 @@ async def test_batches_are_those_of_a_loader_without_a_service(serve, load, stor
     for served, own in (
         (load(f"gnndrive://{serve().name}"), load(store)),
         (load(gnndrive.connect(serve(without_x).name)), load(without_x)),
+        (load(f"gnndrive://{serve().name}", pad=4), load(store, pad=4)),
     ):
         assert digests(served) == digests(own)
         assert [digest(batch) async for batch in served] == digests(own)
