@@ -99,7 +99,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             number such as 1.1: to sizes that grow by a tenth, which are more and waste less.
             Padding nodes, at least one, are copies of the last node, behind the others; padding
             edges join them alone. `num_sampled_nodes` and `num_sampled_edges` count them in the
-            last hop. None: batches have the sizes that sampling gives.
+            last hop. Not with `exchange`. None: batches have the sizes that sampling gives.
         strategy: the published design to run: its name, a name with arguments of its own
             ("ginex:phases=apart"), or an object, `gnndrive.strategies.Ginex(phases="apart")`, whose
             class says which arguments there are. "auto": the one whose batches are predicted to

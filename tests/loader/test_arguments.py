@@ -152,6 +152,7 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
         (ConfigError, "feature_dtype", {"feature_dtype": "int8"}),
         (ConfigError, "pad=1: give 'power-of-two', a number above 1", {"pad": 1}),
         (ConfigError, "pad='power of two': give 'power-of-two'", {"pad": "power of two"}),
+        (ConfigError, "because pad=2 needs .*: leave it out", {"exchange": True, "pad": 2}),
         (ConfigError, "on_stats=3: give a function that takes a dict", {"on_stats": 3}),
         (ConfigError, "stats_interval=nan: give a positive", {"stats_interval": math.nan}),
         (ConfigError, r"trace=3: give a file whose name ends in \.json", {"trace": 3}),
