@@ -106,8 +106,8 @@ def test_slots_in_host_memory_give_the_same_batches(stores: Stores, kind: str) -
         assert {item.what for item in there.plan().device_lines} == {"live batches"}
 
 
-HELD = [kind for kind in ON_HOST if not kind.startswith(("diskgnn", "rolling", "scaled"))]
-"""What has a host level: hot rows and copies have places of their own, and small rows all fit."""
+HELD = [kind for kind in ON_HOST if not kind.startswith(("diskgnn", "rolling"))]
+"""What has a host level: hot rows and copies have places of their own."""
 
 
 @pytest.mark.parametrize("kind", HELD)
@@ -115,7 +115,7 @@ def test_rows_that_left_the_gpu_are_read_once(stores: Stores, kind: str) -> None
     """With memory for all rows the second epoch reads none that was in a slot in the first one."""
     given: dict[str, Any] = {"device": DEVICE, "memory": "100MB"}
     if "buffer" in KINDS[kind]:
-        given["buffer"] = "40KB" if kind == "types" else "20KB"
+        given["buffer"] = {"types": "40KB", "scaled integers": "5KB"}.get(kind, "20KB")
     with loader_of(stores, kind) as here, loader_of(stores, kind, **given) as there:
         for _ in range(2):
             same(here, there)
