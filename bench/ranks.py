@@ -15,7 +15,7 @@ Modes take turns, --rounds times; caches are dropped before each run, where that
 with --limit all processes of a run are in one control group.
 
 "batches/s" counts those of all ranks, from the second step on; "first" is the time to the first
-step; "read" is bytes of features; "memory" is the largest sum of PSS of all processes after a step,
+step; "read" is bytes and rows of features; "memory" is the largest sum of PSS of all processes after a step,
 without files (a page that processes share counts once), less what the ranks had before they made
 loaders. It is taken after every --memory-steps steps, which takes some time; 0: never.
 """
@@ -103,16 +103,20 @@ def rank_main(options: argparse.Namespace) -> None:
             services = services or (service_pids() if options.rank == 0 else [])
             memory.append(sum(map(pss, [os.getpid(), *services])) - before)
     dist.barrier()
-    told = {"memory": memory, "read": loader.stats()["bytes_read"]}
+    stats = loader.stats()
+    told = {"memory": memory, "read": stats["bytes_read"], "loaded": stats["rows_loaded"]}
     everyone: list[Any] = [None] * world
     dist.all_gather_object(everyone, told)
     if options.rank == 0:
         shared = options.mode == "shared"
-        read = told["read"] if shared else sum(each["read"] for each in everyone)
+        read, loaded = (
+            told[name] if shared else sum(each[name] for each in everyone)
+            for name in ("read", "loaded")
+        )
         print(json.dumps({
             "steps": len(times), "first_s": times[0],
             "batches_s": world * (len(times) - 1) / (times[-1] - times[0]),
-            "read": read,
+            "read": read, "loaded": loaded,
             "memory": max(map(sum, zip(*(each["memory"] for each in everyone), strict=True))),
             "engine": loader.stats()["engine"],
             "plan": loader.plan().details(), "planned": loader.plan().host_bytes,
@@ -178,19 +182,21 @@ def main() -> None:
                 found = runs[mode][-1]
                 print(
                     f"{mode:<7} {found['batches_s']:6.3f} batches/s  first {found['first_s']:5.2f}"
-                    f" s  read {format_size(found['read']):>8}"
+                    f" s  read {format_size(found['read']):>8}, {found['loaded']:,} rows"
                     f"  memory {format_size(found['memory']):>8}"
                     f"  planned {format_size(found['planned'])}",
                     flush=True,
                 )  # fmt: skip
     medians = {
-        mode: {name: median(run[name] for run in each) for name in ("batches_s", "read", "memory")}
+        mode: {
+            name: median(run[name] for run in each) for name in ("batches_s", "loaded", "memory")
+        }
         for mode, each in runs.items()
     }
     first = medians[modes[0]]
     lines = [
         f"{mode:<7} {found['batches_s'] / first['batches_s']:.2f} × the batches/s of {modes[0]}, "
-        f"{found['read'] / max(first['read'], 1):.2f} × its bytes read, "
+        f"{found['loaded'] / max(first['loaded'], 1):.3f} × its rows read, "
         f"{found['memory'] / max(first['memory'], 1):.2f} × its memory"
         for mode, found in medians.items()
     ]
