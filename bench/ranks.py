@@ -2,22 +2,25 @@
 
 usage: python bench/ranks.py STORE [--ranks 2] [--mode one,own,shared,exchange] [--batches 40]
            [--rounds 1] [--memory SIZE | --buffer SIZE] [--fanout 10,10,10] [--batch-size 1024]
-           [--samplers N] [--step-s 0] [--memory-steps 0] [--limit SIZE] [--json FILE]
+           [--samplers N] [--step-s 0] [--hosts --net 1gbit] [--memory-steps 0] [--limit SIZE]
+           [--json FILE]
 
 Each mode loads the same batches of one epoch: "one" in one process; "own" in --ranks processes,
 each with a feature buffer and a graph of its own (host_service=False); "shared" in --ranks
 processes with one buffer and one graph; "exchange" in --ranks processes whose buffers act as one
 over TCP (Tuning(exchange=True)), as on several hosts. --memory and --buffer are for the whole host,
 in each mode.
+With --hosts each rank is a host, a network namespace that sends and receives at most --net, such as
+1gbit (as root, with iproute2); then --memory and --buffer are for each of them.
 The ranks meet after each step (torch.distributed.barrier over gloo), and compute for --step-s
 seconds before.
 Modes take turns, --rounds times; caches are dropped before each run, where that is allowed, and
 with --limit all processes of a run are in one control group.
 
 "batches/s" counts those of all ranks, from the second step on; "first" is the time to the first
-step; "read" is bytes and rows of features; "memory" is the largest sum of PSS of all processes after a step,
-without files (a page that processes share counts once), less what the ranks had before they made
-loaders. It is taken after every --memory-steps steps, which takes some time; 0: never.
+step; "read" is bytes and rows of features; "memory" is the largest sum of PSS of all processes
+after a step, without files (a page that processes share counts once), less what they had before
+they made loaders. It is taken after every --memory-steps steps, which takes some time; 0: never.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,6 +46,7 @@ import torch.distributed as dist
 import gnndrive
 from gnndrive.common.memory import format_size, parse_size
 
+BRIDGE, NIC = "gnndrive", "gnndrive0"
 MODES = ("one", "own", "shared", "exchange")
 
 
@@ -128,6 +133,37 @@ def rank_main(options: argparse.Namespace) -> None:
     os._exit(0)  # torch's gloo threads may abort a process whose interpreter exits
 
 
+def run_quietly(*command: object) -> None:
+    subprocess.run(list(map(str, command)), check=True)
+
+
+@contextmanager
+def hosts(count: int, net: str) -> Iterator[None]:
+    """Network namespaces gnndrive-0, … behind a bridge, with an interface each."""
+    with ExitStack() as undo:
+        run_quietly("ip", "link", "add", BRIDGE, "type", "bridge")
+        undo.callback(run_quietly, "ip", "link", "del", BRIDGE)
+        run_quietly("ip", "link", "set", BRIDGE, "up")
+        for host in range(count):
+            name, outer, limit = f"gnndrive-{host}", f"{BRIDGE}-{host}", ["rate", net]
+            limit += ["burst", "1mb", "latency", "100ms"]
+            run_quietly("ip", "netns", "add", name)
+            undo.callback(run_quietly, "ip", "netns", "del", name)
+            run_quietly(
+                "ip", "link", "add", outer, "type", "veth", "peer", "name", NIC, "netns", name
+            )
+            run_quietly("ip", "link", "set", outer, "master", BRIDGE, "up")
+            run_quietly("tc", "qdisc", "add", "dev", outer, "root", "tbf", *limit)
+            for command in (
+                ["ip", "link", "set", "lo", "up"],
+                ["ip", "addr", "add", f"10.77.0.{host + 1}/24", "dev", NIC],
+                ["ip", "link", "set", NIC, "up"],
+                ["tc", "qdisc", "add", "dev", NIC, "root", "tbf", *limit],
+            ):
+                run_quietly("ip", "netns", "exec", name, *command)
+        yield
+
+
 def run_mode(options: argparse.Namespace, mode: str, group: Any) -> dict[str, Any]:
     _limits.drop_caches(Path(options.store), everything=True)
     world = 1 if mode == "one" else options.ranks
@@ -141,7 +177,11 @@ def run_mode(options: argparse.Namespace, mode: str, group: Any) -> dict[str, An
             command += ["--meet", f"{folder}/meet"]
             pipe = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
             command = command if run is None else run.command(command)
-            ranks.append(subprocess.Popen(command, stdout=pipe, text=True))
+            environment = dict(os.environ)
+            if options.hosts:
+                command = ["ip", "netns", "exec", f"gnndrive-{rank}", *command]
+                environment |= {"LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": NIC}
+            ranks.append(subprocess.Popen(command, stdout=pipe, text=True, env=environment))
         printed, _ = ranks[0].communicate()
         codes = [each.wait() for each in ranks]
     if any(codes) or not printed:
@@ -162,6 +202,8 @@ def main() -> None:
     parser.add_argument("--samplers", type=int)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--memory-steps", type=int, default=0)
+    parser.add_argument("--hosts", action="store_true")
+    parser.add_argument("--net", default="10gbit")
     parser.add_argument("--as", dest="mode", help=argparse.SUPPRESS)
     parser.add_argument("--meet", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -173,8 +215,12 @@ def main() -> None:
     modes = options.modes
     limit = None if options.limit is None else parse_size(options.limit, "--limit")
     runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
-    with nullcontext((None, "no limit")) if limit is None else _limits.tried_limit(limit) as made:
+    limited = nullcontext((None, "no limit")) if limit is None else _limits.tried_limit(limit)
+    with limited as made, ExitStack() as undo:
         group, words = made
+        if options.hosts:
+            undo.enter_context(hosts(options.ranks, options.net))
+            words = f"a host of {options.net} each, {words}"
         print(f"{options.store}, {options.ranks} ranks, {words}", flush=True)
         for _ in range(options.rounds):
             for mode in modes:
