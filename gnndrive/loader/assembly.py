@@ -55,7 +55,7 @@ from gnndrive.sampling.schedules.base import (
     Window,
 )
 from gnndrive.store.reader import Store
-from gnndrive.strategies.base import PLAIN, Scheme, Strategy, batches_of
+from gnndrive.strategies.base import PLAIN, Scheme, Strategy, batches_of, default
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ class Assembly:
     def _alone(self) -> str:
         """Why ranks cannot exchange rows; "": they can."""
         strategy, (device, _) = self.strategy, self.device
-        if self.scheme is not PLAIN or not {*strategy.tiers} <= {"victim", "disk"}:
+        if self.scheme is not PLAIN or not {*strategy.tiers} <= {*default().tiers}:
             return f"strategy={strategy.name!r} reads rows in a way of its own"
         if not find("devices", device).shares_slots:
             return f"the feature buffer is in the memory of the device {name_of(device)!r}"
