@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -201,6 +201,7 @@ class Link:
         )
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._piece = np.frombuffer(private_map(PIECE_BYTES, huge=True), np.uint8)
+        self._received, self._sent = asyncio.Event(), asyncio.Event()  # all: the thread ends
         self._threads = [
             threading.Thread(target=target, name=f"gnndrive-{name}-{rank}", daemon=True)
             for name, target in (("send", self._send_all), ("receive", self._receive_all))
@@ -246,8 +247,8 @@ class Link:
                 del item, message, behind  # keep no rows alive while waiting
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
-            with contextlib.suppress(OSError):  # so that the other thread ends
-                self._sock.shutdown(socket.SHUT_RDWR)
+            self.abort()  # so that the other thread ends
+        self._call_in_loop(self._sent.set)
 
     # ---- receiving ----
 
@@ -263,8 +264,8 @@ class Link:
             why = None
         elif why is None:
             why = LinkError("the connection was closed")
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._ended, why)
+        self._call_in_loop(self._ended, why)
+        self._call_in_loop(self._received.set)
 
     def _receive_one(self) -> bool:
         """Receive a frame; False: the rank sends no more."""
@@ -290,8 +291,7 @@ class Link:
             self._goodbye = True
             self._waiting.put(None)  # the rank closes its end when this one is closed
             return True
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._receive, whom == OWNER, message, rows)
+        self._call_in_loop(self._receive, whom == OWNER, message, rows)
         return True
 
     def _receive_ids(self, nbytes: int) -> Sequence[Int64Array]:
@@ -336,6 +336,10 @@ class Link:
             filled += count
         return True
 
+    def _call_in_loop(self, function: Callable[..., object], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(function, *arguments)
+
     # ---- the end ----
 
     def say_goodbye(self) -> None:
@@ -348,11 +352,13 @@ class Link:
     async def aclose(self) -> None:
         """Say goodbye, wait shortly for the other rank's, and end the threads."""
         self.say_goodbye()
-        wait = self._loop.run_in_executor
-        await wait(None, self._threads[1].join, GOODBYE_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._received.wait()
         self.abort()
-        for thread in self._threads:
-            await wait(None, thread.join)
+        for ended, thread in zip((self._sent, self._received), self._threads, strict=True):
+            await ended.wait()  # no executor's threads, which Python ends before its exit handlers
+            thread.join()
         self._sock.close()
 
     def abort(self) -> None:

@@ -450,11 +450,15 @@ def epoch(made: NeighborLoader, at: int, act: Callable[[], object] | None) -> di
     return found
 
 
+_kept: list[NeighborLoader] = []  # until Python exits, when a handler closes them
+
+
 def one_ends(
     rank: Rank, store: str, victim: int, at: int, how: str, **arguments: Any
 ) -> dict[str, Any]:
     made = loader(store, **SMALL, **arguments)
     if rank.number == victim:
+        _kept.append(made)
         ways = {"kill": die, "kill, own buffers": die, "sys.exit": lambda: sys.exit(4)}
         return epoch(made, at, ways.get(how, lambda: leave_child(rank)))
     with made:
