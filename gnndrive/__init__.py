@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gnndrive.store.link_split import open_links, split_links
     from gnndrive.store.partitioned.partition import partition
     from gnndrive.store.reader import Store, open
+    from gnndrive.store.striped.stripe import stripe
     from gnndrive.store.writer import StoreWriter, write_store
     from gnndrive.strategies.packs.pack import pack
 
@@ -89,6 +90,7 @@ __all__ = [
     "pack",
     "partition",
     "split_links",
+    "stripe",
     "write_store",
 ]
 
@@ -114,6 +116,7 @@ _MODULES = {
     "store.link_split": ("open_links", "split_links"),
     "store.partitioned.partition": ("partition",),
     "store.reader": ("Store", "open"),
+    "store.striped.stripe": ("stripe",),
     "store.writer": ("StoreWriter", "write_store"),
 }  # fmt: skip
 

@@ -65,6 +65,7 @@ COMMANDS = {
     "plan": "plans.plan",
     "pack": "packs.pack",
     "partition": "partitions.partition",
+    "stripe": "stripes.stripe",
     "serve": "serve.serve",
     "report": "page.report",
     "train": "train.train_command",

@@ -31,6 +31,7 @@ from gnndrive.store.packed.format import PACKS
 from gnndrive.store.partitioned.format import PARTITIONS
 from gnndrive.store.reader import Store, open_unread
 from gnndrive.store.row_classes import FOLDER as CLASSES
+from gnndrive.store.striped.format import STRIPES
 from gnndrive.store.types import array_name
 from gnndrive.store.views import StoredNodes
 
@@ -69,6 +70,7 @@ def _info_dict(store: Store) -> dict[str, Any]:
         "gap_bytes": gap_bytes(cost, SWEEP_BLOCK_BYTES),
         "packs": _layout_dicts(store, PACKS),
         "partitioned": _layout_dicts(store, PARTITIONS),
+        "stripes": _layout_dicts(store, STRIPES),
         "links": _link_dicts(store),
     }
 
@@ -128,7 +130,7 @@ _ATTRIBUTES = "other attributes"
 _HOLDS = {
     "graph": "graph", "nodes": _ATTRIBUTES, "edges": _ATTRIBUTES, "splits": _ATTRIBUTES,
     DERIVED: "added by gnndrive infer",
-    PACKS.inside: "packs", PARTITIONS.inside: "partitions",
+    PACKS.inside: "packs", PARTITIONS.inside: "partitions", STRIPES.inside: "stripes",
     **dict.fromkeys((LINKS, *PARTS), LINKS),
     **dict.fromkeys((CLASSES, TRACES, BATCHES_JSON, DISK_JSON), "kept by loaders"),
 }  # fmt: skip

@@ -26,12 +26,16 @@ from gnndrive.store.partitioned.format import PARTITIONS
 from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
+from gnndrive.store.striped.format import STRIPES
+from gnndrive.store.striped.verify import verify_stripes
 
 Verify = Callable[[Path, Store, Progress], LayoutInfo]
 """Takes a layout's folder, the store that it belongs to, and what is told the progress. Reads all
 of the layout; StoreError: it is damaged or of another store, ReadError: the disk failed."""
 
-VERIFY: Mapping[LayoutKind[Any], Verify] = {PACKS: verify_pack, PARTITIONS: verify_partition}
+VERIFY: Mapping[LayoutKind[Any], Verify] = {
+    PACKS: verify_pack, PARTITIONS: verify_partition, STRIPES: verify_stripes,
+}  # fmt: skip
 
 
 def split_links(

@@ -134,6 +134,8 @@ class LayoutFolder(Generic[Info]):
         if (whole := self._whole()) is not None:
             self.finished = self.finish(whole)
             return
+        if not self.resumed:
+            self.kind.remove_elsewhere(self.path)
         for entry in list(os.scandir(self.path)):
             if entry.name == self.kind.lock or (self.resumed and not entry.name.endswith(PART)):
                 continue
@@ -215,6 +217,7 @@ def remove_layout(path: Path, kind: LayoutKind[Any]) -> None:
     """
     if not path.exists():
         return
+    kind.remove_elsewhere(path)
     for name in (kind.record, kind.json):
         (path / name).unlink(missing_ok=True)
     for entry in list(os.scandir(path)):

@@ -153,6 +153,10 @@ class LayoutKind(ABC, Generic[Info]):
         if info.store != store.identity:
             raise StoreError(f"{store.path} has changed since {root} was made: {self.mend}")
 
+    def remove_elsewhere(self, path: Path) -> None:  # most have nothing there
+        """Remove what the layout in the folder `path`, whole or not, has in other folders.
+        StoreError: it cannot be removed."""
+
     def dump(self, info: Info) -> bytes:
         """The bytes of the json."""
         text = json.dumps(info.as_dict(), indent=1, ensure_ascii=False, allow_nan=False)

@@ -7,5 +7,6 @@ from typing import Any
 from gnndrive.store.layout.kind import LayoutKind
 from gnndrive.store.packed.format import PACKS
 from gnndrive.store.partitioned.format import PARTITIONS
+from gnndrive.store.striped.format import STRIPES
 
-KINDS: tuple[LayoutKind[Any], ...] = (PACKS, PARTITIONS)
+KINDS: tuple[LayoutKind[Any], ...] = (PACKS, PARTITIONS, STRIPES)

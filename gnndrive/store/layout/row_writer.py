@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -81,12 +81,14 @@ class _File:
 class RowWriter:
     """See the module. A context manager; after an error it can only be closed.
 
-    All files are on the file system of `folder`; at most `dirty_bytes_max` bytes wait in the page
-    cache to be written to the disk.
+    All files are on the file systems of `folder` and `others`; at most `dirty_bytes_max` bytes wait
+    in the page cache to be written to the disk.
     """
 
-    def __init__(self, folder: Path, row_bytes: int, dirty_bytes_max: int) -> None:
-        self._folder, self._row_bytes = folder, row_bytes
+    def __init__(
+        self, folder: Path, row_bytes: int, dirty_bytes_max: int, others: Sequence[Path] = ()
+    ) -> None:
+        self._folders, self._row_bytes = (folder, *others), row_bytes
         self._dirty, self._dirty_max = 0, dirty_bytes_max
         self._free: queue.SimpleQueue[Bytes] = queue.SimpleQueue()
         for _ in range(BUFFERS):
@@ -145,10 +147,11 @@ class RowWriter:
     def sync(self) -> None:
         """Wait for all writes, and make them durable."""
         self._settle()
-        try:
-            make_durable(self._folder)
-        except OSError as error:
-            raise write_failure(self._folder, error) from error
+        for folder in self._folders:
+            try:
+                make_durable(folder)
+            except OSError as error:
+                raise write_failure(folder, error) from error
         self._dirty = 0
         self._close_files(drop=True)
 

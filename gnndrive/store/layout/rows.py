@@ -589,7 +589,8 @@ def verify_rows(
             progress((part.first + part.count - division.first) * width, rows * width)
     for output, wanted in zip(outputs, expected, strict=True):
         count, position = len(output.ids), output.position(width)
-        if _stored_sum(output, width, mend) != wanted % SUM_MODULUS:
+        stored = stored_sum(output.file, output.offset, count, width, mend, position)
+        if stored != wanted % SUM_MODULUS:
             raise StoreError(
                 f"rows {position} to {position + count - 1} of {output.file} are not those of "
                 f"{table.path}: {mend}"
@@ -610,14 +611,17 @@ def _sum_in(part: Part, piece: Piece, ids: Ids, position: int, row_bytes: int) -
     )
 
 
-def _stored_sum(output: Output, row_bytes: int, mend: str) -> int:
-    """The checksum of an output's rows as they are in its file."""
-    rows, position = len(output.ids), output.position(row_bytes)
+def stored_sum(
+    file: str | os.PathLike[str], offset: int, rows: int, row_bytes: int, mend: str,
+    position: int = 0,
+) -> int:  # fmt: skip
+    """The checksum of so many rows of a file, the first of which is at byte `offset` and at
+    `position` of its array."""
     step = max(STRETCH_BYTES // row_bytes, 1)
     buffer, total = page_buffer(step * row_bytes + 2 * PAGE_BYTES), 0
-    with DirectReader(output.file, mend) as reader:
+    with DirectReader(file, mend) as reader:
         for row in range(0, rows, step):
             nbytes = min(step, rows - row) * row_bytes
-            found = reader.read(output.offset + row * row_bytes, nbytes, buffer)
+            found = reader.read(offset + row * row_bytes, nbytes, buffer)
             total += sum_of_rows(found, row_bytes, position + row)
     return total % SUM_MODULUS
