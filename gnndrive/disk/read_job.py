@@ -71,14 +71,25 @@ class ReadJob(AsyncIterator[Stretch]):
             # row. Without this step no other task of the loop would run until then.
             await asyncio.sleep(0)
         while True:
-            if self._has_progress():
-                stretch = self._collect()
-                if stretch is not None:
-                    return stretch
-                if self._log.finished:
-                    raise StopAsyncIteration
+            if (stretch := self.take()) is not None:
+                return stretch
+            if self.finished:
+                raise StopAsyncIteration
             self._progress_event.clear()
             await self._progress_event.wait()
+
+    def take(self) -> Stretch | None:
+        """The rows that have landed or failed since the last call, without waiting; None: none."""
+        return self._collect() if self._has_progress() else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last `take` has found that no more rows will land or fail."""
+        return bool(self._log.finished)
+
+    def wake_with(self, event: asyncio.Event) -> None:
+        """Have `wake` set this event, which a consumer of several jobs waits for."""
+        self._progress_event = event
 
     # ---- for the engine ----
 

@@ -24,7 +24,7 @@ from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings
 from gnndrive.common.shared_memory import SharedMemory
-from gnndrive.disk.engines import choose
+from gnndrive.disk.engines import choose, make_engine
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.disk.tiers import make_chain
@@ -34,6 +34,7 @@ from gnndrive.host.messages import ProtocolError
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.reader import Store
 from gnndrive.store.row_classes import Classes
+from gnndrive.store.striped.striped import Stripes, stripes_of
 
 
 def check_share(store: Store, hello: Hello) -> None:
@@ -87,8 +88,9 @@ class GroupBuffer:
 
     def __init__(
         self, store: Store, settings: BufferSettings, engine: Engine,
-        classes: Mapping[str, Classes],
+        classes: Mapping[str, Classes], stripes: Stripes | None = None,
     ) -> None:  # fmt: skip
+        self._stripes = {} if stripes is None else stripes.tables
         self.slots: list[SharedMemory] = []
         self._classes = classes
         self._pool, self._layouts, self._engine = ArrayPool(), list[Layout](), engine
@@ -111,10 +113,12 @@ class GroupBuffer:
                 f"no memory for {format_size(staging_bytes)} of staging ({format_size(available)} "
                 "are available): give less in tuning=Tuning(io_depth=…)"
             )
-        kind = choose(settings.engine)
-        engine = kind.make(EngineSettings(settings.io_depth, settings.block_bytes))
+        stripes = stripes_of(store) if settings.stripes else None
+        folders = () if stripes is None else stripes.folders
+        own = EngineSettings(settings.io_depth, settings.block_bytes)
+        engine = make_engine(choose(settings.engine), own, store.path, folders)
         try:
-            return cls(store, settings, engine, classes)
+            return cls(store, settings, engine, classes, stripes)
         except BaseException:
             await engine.aclose()
             raise
@@ -142,7 +146,10 @@ class GroupBuffer:
 
     def _open_layout(self, store: Store, table: FeatureTable, settings: BufferSettings) -> Layout:
         kind: type[Layout] = find("layouts", settings.layout)
-        context = LayoutContext(table.file, settings.block_bytes, settings.gap_bytes, store=store)
+        context = LayoutContext(
+            table.file, settings.block_bytes, settings.gap_bytes, store=store,
+            stripes=self._stripes.get(table.name),
+        )  # fmt: skip
         layout = kind.make(context)
         self._layouts.append(layout)
         return layout

@@ -15,6 +15,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import PROTOCOL, ProtocolError
 from gnndrive.store.reader import Store
+from gnndrive.store.striped.format import DISKS_MAX
 
 PLACES_MAX = 1024
 EXTRACTORS_MAX = 64
@@ -46,6 +47,7 @@ class BufferSettings:
         device, layout, policy, tiers, engine: plug-ins' names; policy None: standby slots are
             reused in the order of their release.
         io_depth, block_bytes, gap_bytes: see `EngineSettings` and `LayoutContext`.
+        stripes: on how many disks the rows have copies, which are read; 0: there are none.
         extractors: tasks of the extract stage.
         sweep: see `Stages`.
     """
@@ -65,13 +67,14 @@ class BufferSettings:
     io_depth: int
     block_bytes: int
     gap_bytes: int
+    stripes: int
     extractors: int
     sweep: int | None
 
     @property
     def staging_bytes(self) -> int:
         """Bytes of the memory that reads land in before their rows get their places."""
-        return self.io_depth * self.block_bytes
+        return self.io_depth * self.block_bytes * max(self.stripes, 1)
 
     def arena_shape(self, store: Store) -> ArenaShape:
         """The arena of each rank that loads from a store."""
@@ -107,6 +110,7 @@ class BufferSettings:
             io_depth=whole("io_depth", 1, IO_DEPTH_MAX),
             block_bytes=whole("block_bytes", 1, BYTES_MAX),
             gap_bytes=whole("gap_bytes", 0, BYTES_MAX),
+            stripes=whole("stripes", 0, DISKS_MAX),
             extractors=whole("extractors", 1, EXTRACTORS_MAX),
             sweep=whole("sweep", 1, PLACES_MAX) if record.has("sweep") else None,
         )

@@ -25,7 +25,7 @@ from gnndrive.common.memory import (
 )
 from gnndrive.common.plugins import find, name_of
 from gnndrive.common.records import EngineSettings, Seeds
-from gnndrive.disk.layouts.base import block_bytes
+from gnndrive.disk.layouts.base import Layout, block_bytes
 from gnndrive.loader.drawing import Drawing
 from gnndrive.loader.exchanging import exchange_of
 from gnndrive.loader.ranks import Ranks, resolve_ranks, sampler_ranks
@@ -55,6 +55,7 @@ from gnndrive.sampling.schedules.base import (
     Window,
 )
 from gnndrive.store.reader import Store
+from gnndrive.store.striped.striped import Stripes, stripes_of
 from gnndrive.strategies.base import PLAIN, Scheme, Strategy, batches_of, default
 
 
@@ -308,6 +309,13 @@ class Assembly:
     def _block_bytes(self) -> int:
         return block_bytes(max((table.file.row_bytes for table in self.collate.tables), default=1))
 
+    def _stripes(self) -> Stripes | None:
+        """The stripes that are read in place of the store's rows; None: none."""
+        layout: type[Layout] = find("layouts", self.strategy.layout)
+        if not layout.reads_stripes or self.scheme.buffers is not None:
+            return None
+        return stripes_of(self.store)
+
     def request(self) -> PlanRequest:
         """What the plan depends on; may draw batches. A budget that is too small is not refused."""
         own, types, subgraphs = self.own, self.store.info.types, self.subgraphs
@@ -324,6 +332,7 @@ class Assembly:
         degrees = None if known else degrees_of(self.store)
         sampler = self.sampler()
         bounds = sampler.bounds(self.seeds_max, counts, types.edges, degrees)
+        stripes = self._stripes()
         request = PlanRequest(
             store=self.collate.store,
             tables=tuple(self.collate.tables),
@@ -352,7 +361,8 @@ class Assembly:
             policy=self._policy,
             device=self.device,
             sweep=self._sweep,
-            staging_bytes=own["io_depth"] * self._block_bytes,
+            staging_bytes=own["io_depth"] * self._block_bytes * (stripes.disks if stripes else 1),
+            stripes=stripes,
             io_depth=own["io_depth"],
             batch_size=self.seeds_max if self.batch_sampler is None else None,
             disk=Disk.of_store(self.store, own["gap"], self._block_bytes),

@@ -28,7 +28,7 @@ from gnndrive.common.loop_thread import CLOSED, INSIDE, LoopThread
 from gnndrive.common.memory import return_free_memory
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Seeds
-from gnndrive.disk.engines import choose
+from gnndrive.disk.engines import choose, make_engine
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.loader.buffer_pool import BufferPool, Buffers
@@ -143,16 +143,20 @@ class Runtime:
         self.attributes = Attributes(store, fetched, self.adjacency.read)
         self._files.callback(self.attributes.close)
         self._layouts: dict[str, Layout] = {}
+        self._stripes = request.stripes
         if self._in_service or scheme.buffers is not None:
             return
         kind: type[Layout] = find("layouts", settings.strategy.layout)
         block_bytes, source = settings.engine_settings.block_bytes, scheme.source
+        tables = {} if self._stripes is None else self._stripes.tables
         with contextlib.nullcontext() if source is None else source.unchanged():
             for table in request.tables:
                 derived = None if source is None else source.file(table.name)
-                layout = kind.make(
-                    LayoutContext(table.file, block_bytes, gap_bytes, store=store, derived=derived)
-                )
+                context = LayoutContext(
+                    table.file, block_bytes, gap_bytes, store=store, derived=derived,
+                    stripes=tables.get(table.name),
+                )  # fmt: skip
+                layout = kind.make(context)
                 self._layouts[table.name] = layout
                 self._files.callback(layout.close)
 
@@ -167,7 +171,8 @@ class Runtime:
         if scheme.buffers is not None:
             buffers: Buffers = scheme.buffers(settings, empty)
             return buffers
-        engine = kind.make(own)
+        folders = () if self._stripes is None else self._stripes.folders
+        engine = make_engine(kind, own, store.path, folders)
         try:
             pool = BufferPool(
                 settings, store, self._layouts, engine, self.device, empty, self.timeline

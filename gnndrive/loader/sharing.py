@@ -257,6 +257,7 @@ def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings |
         io_depth=settings.engine_settings.depth,
         block_bytes=settings.engine_settings.block_bytes,
         gap_bytes=request.disk.gap_bytes,
+        stripes=0 if request.stripes is None else request.stripes.disks,
         extractors=stages.extractors,
         sweep=stages.sweep,
     )

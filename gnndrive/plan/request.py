@@ -36,6 +36,7 @@ from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.reader import Store
+from gnndrive.store.striped.striped import Stripes
 from gnndrive.store.views import StoredEdges, StoredNodes
 
 FETCHED_ROW_BYTES_MAX = 4096  # arrays with longer rows are always mapped
@@ -89,7 +90,9 @@ class PlanRequest:
         memory, buffer, device_memory: budgets in bytes; None: not given.
         device: the device plug-in, and the torch.device, or None for the host.
         samplers, extracting_queue, training_queue: see `StageCounts`; None: the plan chooses.
-        io_depth: the number of reads in flight, for which `staging_bytes` are.
+        io_depth: the number of reads in flight on each disk, for which `staging_bytes` are.
+        stripes: copies of the tables' rows on several disks, which are read; None: the store's own
+            rows are.
         batch_size: the number of seeds of a batch; None: a user's batch sampler says it.
         sweep: the most batches that are read together; None: as many as fit.
         warms_up: whether a small buffer can serve the first batches on a GPU. It cannot if batches
@@ -128,6 +131,7 @@ class PlanRequest:
     batch_size: int | None
     disk: Disk
     ahead: Ahead | None = None
+    stripes: Stripes | None = None
     elastic: Elastic | None = None
     warms_up: bool = True
     ranks: int = 1

@@ -25,7 +25,7 @@ from tests.given import moved
 NODES, MEMORY = 200, 100_000_000
 SETTINGS = BufferSettings(
     ("nodes/x",), ("nodes/x.npy",), (160,), (NODES,), (100,), (NODES,), 4, "host", "table", "lru",
-    ("disk",), "threads", 4, 4096, 0, 1, None,
+    ("disk",), "threads", 4, 4096, 0, 0, 1, None,
 )  # fmt: skip
 SHARE = NODES * 160 + SETTINGS.staging_bytes
 Load = Callable[..., NeighborLoader]

@@ -13,10 +13,11 @@ import warnings
 from typing import Any
 
 from gnndrive.common import plugins
+from gnndrive.disk.engines._each_disk import make_engine
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.engines.uring import why_not_uring
 
-__all__ = ["choose", "why_not_uring"]
+__all__ = ["choose", "make_engine", "why_not_uring"]
 
 _warned = False
 

@@ -13,6 +13,7 @@ from typing import Self
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.store.reader import Store
+from gnndrive.store.striped.format import StripedRows
 
 BLOCK_BYTES = 65536
 """A layout's largest read by default."""
@@ -43,6 +44,8 @@ class LayoutContext:
         store: the store of the array; None for a file without a store.
         derived: the file of the table's rows in a derived folder, such as a pack; None: the loader
             reads the store alone.
+        stripes: the copies of the table's rows on several disks; None: there are none, or they are
+            not to be read.
     """
 
     file: TableFile
@@ -51,6 +54,7 @@ class LayoutContext:
     repeats: bool = False
     store: Store | None = None
     derived: TableFile | None = None
+    stripes: StripedRows | None = None
 
 
 class Layout(ABC):
@@ -60,11 +64,13 @@ class Layout(ABC):
         path: the file's path, for errors.
         ahead_bytes: how many bytes of the rows behind a row may be read for the price of a request;
             0: they are elsewhere.
+        reads_stripes: whether it reads the copies of rows on several disks, if there are any.
     """
 
     name: str
     path: str
     ahead_bytes = 0
+    reads_stripes = False
 
     @classmethod
     @abstractmethod

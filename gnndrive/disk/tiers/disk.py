@@ -6,6 +6,7 @@ from gnndrive.common.records import Int32Array, Int64Array, Landing
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.read_job import ReadJob
+from gnndrive.disk.tiers._striped import Striped
 from gnndrive.disk.tiers.base import Tier, TierContext
 
 
@@ -20,8 +21,10 @@ class Disk(Tier):
         self.path = layout.path
 
     @classmethod
-    def make(cls, context: TierContext) -> Disk:
+    def make(cls, context: TierContext) -> Tier:  # type: ignore[override]
         """See `Tier.make`; ignores `below`, because the disk is the lowest tier."""
+        if (striped := getattr(context.layout, "striped", None)) is not None:
+            return Striped(striped, context.layout.path, context.engine)
         return cls(context.layout, context.engine)
 
     def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
