@@ -333,6 +333,7 @@ class Assembly:
         sampler = self.sampler()
         bounds = sampler.bounds(self.seeds_max, counts, types.edges, degrees)
         stripes = self._stripes()
+        disks = 1 if stripes is None else stripes.disks
         request = PlanRequest(
             store=self.collate.store,
             tables=tuple(self.collate.tables),
@@ -361,11 +362,11 @@ class Assembly:
             policy=self._policy,
             device=self.device,
             sweep=self._sweep,
-            staging_bytes=own["io_depth"] * self._block_bytes * (stripes.disks if stripes else 1),
+            staging_bytes=own["io_depth"] * self._block_bytes * disks,
             stripes=stripes,
             io_depth=own["io_depth"],
             batch_size=self.seeds_max if self.batch_sampler is None else None,
-            disk=Disk.of_store(self.store, own["gap"], self._block_bytes),
+            disk=Disk.of_store(self.store, own["gap"], self._block_bytes, disks),
             ahead=self.scheme.ahead(self),
             elastic=self.scheme.elastic(self),
             warms_up=self.in_order and self.scheme.warms_up,
@@ -378,11 +379,14 @@ class Assembly:
             extracting_queue=self._tuned("extracting_queue"),
             training_queue=self._tuned("training_queue"),
             padding=self.padding,
-            said=tuple(
-                f"{name}={own[name]}: of the {format_size(process_memory())} that this process may "
-                "have"
-                for name in ("memory", "buffer")
-                if is_share(own[name])
+            said=(
+                *(
+                    f"{name}={own[name]}: of the {format_size(process_memory())} that this process "
+                    "may have"
+                    for name in ("memory", "buffer")
+                    if is_share(own[name])
+                ),
+                *(() if stripes is None else (stripes.said,)),
             ),
         )
         drawing = self.drawing()

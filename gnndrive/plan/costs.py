@@ -107,22 +107,33 @@ def combined(parts: Mapping[str, float]) -> tuple[float, str]:
 @dataclass(frozen=True, slots=True)
 class Disk:
     """The seconds of a request, of a byte, and of a written byte (None: not measured); rows at most
-    `gap_bytes` apart are read in one."""
+    `gap_bytes` apart are read in one. The rows of tables are read from so many `disks`, which are
+    taken to be alike."""
 
     request_s: float = REQUEST_S
     byte_s: float = BYTE_S
     gap_bytes: int = 8192
     write_byte_s: float | None = None
+    disks: int = 1
 
     @classmethod
-    def of_store(cls, store: Store, gap: str | int | None, block_bytes: int) -> Self:
+    def of_store(
+        cls, store: Store, gap: str | int | None, block_bytes: int, disks: int = 1
+    ) -> Self:
         """What reads of a store cost, by its calibration if there is one, for a loader's `gap=`."""
-        cost, found = load_calibration(store), cls(gap_bytes=checked_gap(gap, store, block_bytes))
+        cost = load_calibration(store)
+        found = cls(gap_bytes=checked_gap(gap, store, block_bytes), disks=disks)
         if cost is None:
             return found
         return replace(
             found, request_s=cost.request_s, byte_s=cost.byte_s, write_byte_s=cost.write_byte_s
         )
+
+    @property
+    def of_rows(self) -> Disk:
+        """What reads of the rows of tables cost."""
+        each = self.request_s / self.disks, self.byte_s / self.disks
+        return replace(self, request_s=each[0], byte_s=each[1])
 
     def seconds(self, wanted: float, rows: int, row_bytes: int) -> float:
         """Seconds of one sorted pass for `wanted` rows that lie at random among `rows`."""
@@ -271,7 +282,7 @@ def features_seconds(
         found = loads[table.name]
         sweep = max(found.sweep, 1.0)
         wanted, rows = found.loads * sweep / hosts, table.rows // hosts
-        seconds += loading.disk.seconds(wanted, rows, table.row_bytes) / sweep
+        seconds += loading.disk.of_rows.seconds(wanted, rows, table.row_bytes) / sweep
     return seconds
 
 

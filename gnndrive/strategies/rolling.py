@@ -415,7 +415,7 @@ def _pays(
     """Whether it pays to copy the rows of batches that miss so many rows of a table, and are loaded
     so often."""
     each = list(zip(counts, uses, strict=True))
-    apart = sum(often * disk.seconds(count, rows, row_bytes) for count, often in each)
+    apart = sum(often * disk.of_rows.seconds(count, rows, row_bytes) for count, often in each)
     read = sum(often * count for count, often in each) * row_bytes
     moved = disk.long_reads(rows * row_bytes + read) + disk.long_writes(sum(counts) * row_bytes)
     return moved < apart
@@ -458,7 +458,8 @@ def _cost(
             more[ADMISSION] -= ranks_s
             more[PROCESSORS] -= ranks_s / processors()
         written += share * batches * nbytes
-        more[DISK] += share * (disk.long_reads(nbytes) - disk.seconds(cold, rows, row_bytes))
+        apart_s = disk.of_rows.seconds(cold, rows, row_bytes)
+        more[DISK] += share * (disk.long_reads(nbytes) - apart_s)
         more[RECORDS] += (len(paid) / batches * scan_s + share * write_s) / reuse
         more[PROCESSORS] += share * copy_s / processors() / reuse
     seconds = predicted.seconds(plan, loads)

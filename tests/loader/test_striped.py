@@ -98,6 +98,7 @@ def test_each_disk_has_its_own_requests_and_staging_in_the_plan(striped, make, m
     numbers = {folder: number for number, folder in enumerate(stripes_of(striped).folders)}
     monkeypatch.setattr("gnndrive.store.striped.striped.disk_of", numbers.get)
     assert staging_of(make(data=striped)) == 3 * one
+    assert f"from stripes on {striped.path}-0, " in str(make(data=striped).plan())
 
 
 def test_a_disk_that_is_not_there_is_an_error_with_what_to_do(striped, make):

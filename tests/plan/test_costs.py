@@ -279,3 +279,5 @@ def test_hand_computed_disk_seconds() -> None:
     half = 251 * 1e-3 + (250 * 100 + 251 * 512) * 1e-6
     assert features_seconds(plan, apart, loads) == pytest.approx(one, rel=1e-3)
     assert features_seconds(plan, apart, loads, hosts=2) == pytest.approx(half, rel=1e-3)
+    striped = replace(apart, disk=replace(disk, disks=4))
+    assert features_seconds(plan, striped, loads) == pytest.approx(one / 4, rel=1e-3)

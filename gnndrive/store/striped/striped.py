@@ -31,6 +31,13 @@ class Stripes:
     tables: Mapping[str, StripedRows]
 
     @property
+    def said(self) -> str:
+        """What a plan says of them."""
+        return (
+            f"rows are read from stripes on {', '.join(str(each.parent) for each in self.folders)}"
+        )
+
+    @property
     def disks(self) -> int:
         """How many different disks these are."""
         return len(set(map(disk_of, self.folders)))
