@@ -250,3 +250,25 @@ def test_info_and_verify(gnndrive, store, tmp_path, kind, words):
     assert listed(gnndrive, store, kind)["state"] == "damaged"
     ended = gnndrive("verify", store)
     assert (ended.code, name in ended.err) == (1, True)
+
+
+def test_stripe_makes_shows_checks_and_removes_stripes(gnndrive, store, tmp_path):
+    disks = [tmp_path / "disk0", tmp_path / "disk1"]
+    for disk in disks:
+        disk.mkdir()
+    made = gnndrive("stripe", store, f"{disks[0]},{disks[1]}")
+    assert (made.code, "writing rows of nodes/x: 100 %" in made.err) == (0, True)
+    assert "2 disks, on " in made.out
+    assert f"striped/default  2 disks, on {disks[0]}, {disks[1]}" in gnndrive("info", store).out
+    found = listed(gnndrive, store, "stripes")
+    assert (found["state"], len(found["folders"])) == ("whole", 2)
+    assert f"rows are read from stripes on {disks[0]}, " in gnndrive("plan", store).out
+    assert "striped/default: sound" in gnndrive("verify", store).out
+    assert gnndrive("train", store, *QUICK).code == 0
+    assert "give either" in gnndrive("stripe", store).refusal
+    disks[1].rename(tmp_path / "away")
+    assert "--remove" in gnndrive("train", store, *QUICK).refusal
+    removed = gnndrive("stripe", store, "--remove")
+    assert (removed.code, f"{disks[1]}/" in removed.out) == (0, True)
+    assert gnndrive("train", store, *QUICK).code == 0
+    assert not list(disks[0].iterdir())
