@@ -50,6 +50,21 @@ async def test_batches_are_those_of_a_loader_without_a_service(serve, load, stor
         assert of_service.stats()["engine"] == "host service"
 
 
+def test_a_service_reads_the_stripes_of_its_store(serve, load, store, tmp_path, monkeypatch):
+    monkeypatch.setattr("gnndrive.store.striped.format.STRETCH_BYTES_MIN", 16 * 160)
+    own = digests(load(store))
+    disks = [tmp_path / "disk0", tmp_path / "disk1"]
+    for disk in disks:
+        disk.mkdir()
+    striped = gnndrive.open(shutil.copytree(store.path, tmp_path / "striped.gnn"))
+    gnndrive.stripe(striped, disks)
+    table = striped.table("x")
+    with open(table.path, "r+b") as file:  # who reads the store's own rows gets others
+        file.seek(table.data_offset)
+        file.write(bytes(NODES * table.row_bytes))
+    assert digests(load(gnndrive.connect(serve(striped).name))) == own
+
+
 def test_a_job_does_not_wait_for_another_ones_user(serve, load, store):
     opened, whole = gnndrive.connect(serve().name), digests(load(store))
     idle, busy = load(opened), load(opened)
