@@ -31,6 +31,7 @@ from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable, RemoteTicket
 Key: TypeAlias = tuple[int, int]
 Send: TypeAlias = Callable[[Message, "Sequence[Int64Array] | None"], object]
 """Sends an owner a message, with the numbers of a batch's rows if that is ANNOUNCE; never waits."""
+ANSWER_S = 0.5  # how long an owner is asked why rows are late
 ANSWERS = (Kind.READY, Kind.FAILED, Kind.LEFT)
 
 
@@ -249,7 +250,11 @@ class ExchangedBuffer:
         """Ask the owner of rows that have not come whose turn is the next one: see
         `RemoteBuffer.awaited`."""
         late = [rank for rank, each in enumerate(self._arriving) if each] or [0]
-        return await self.parts[late[0]].awaited()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self.parts[late[0]].awaited()
+        except TimeoutError:
+            return late[0]  # it does not answer
 
     @property
     def broken(self) -> bool:

@@ -106,7 +106,7 @@ def test_tables_of_edges_have_none(make, tmp_path, given):
 def test_a_host_service_ranks_the_rows_of_its_buffers(fresh):
     settings = BufferSettings(
         ("nodes/x",), ("nodes/x.npy",), (132,), (40,), (20,), (20,), 4, "host", "table", "belady",
-        ("disk",), "threads", 4, 4096, 0, 1, None,
+        ("disk",), "threads", 4, 4096, 0, 0, 1, None,
     )  # fmt: skip
     found = group_buffer.table_classes(fresh, settings)
     assert found.keys() == {"nodes/x"}

@@ -171,6 +171,10 @@ class Victims(Tier):
         await self._begin_copy_back(kept, served, landing)
         check(lib.gd_victims_drop(self._handle, pointer(kept), len(kept)), "drop")
 
+    def row_error(self, offset: int, errno: int) -> Exception:
+        """See `Tier.row_error`."""
+        return self._below.row_error(offset, errno)
+
     # ---- the end
 
     async def aclose(self) -> None:
