@@ -37,7 +37,7 @@ from gnndrive.common.interrupts import interruptible
 from gnndrive.common.limits import named_limit
 from gnndrive.common.records import Int64Array
 from gnndrive.exchange.exchanged_buffer import Arriving
-from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolError
+from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message
 
 _HEAD = struct.Struct("<III")  # bytes of the message, `OWNER` or `ASKER`, 0
 _BEHIND, _RANK = struct.Struct("<q"), struct.Struct("<i")
@@ -246,7 +246,7 @@ class Link:
                     self._sock.sendall(each.data)
                 del item, message, behind  # keep no rows alive while waiting
             self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
+        except Exception:
             self.abort()  # so that the other thread ends
         self._call_in_loop(self._sent.set)
 
@@ -257,8 +257,9 @@ class Link:
         try:
             while self._receive_one():
                 pass
-        except (OSError, LinkError, ProtocolError) as error:
+        except Exception as error:  # whatever it is: both ranks wait for what would have arrived
             why = error
+            self.abort()
         self._waiting.put(None)
         if self._goodbye:
             why = None

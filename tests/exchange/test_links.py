@@ -1,0 +1,38 @@
+"""The connections between ranks that exchange rows, and how they end."""
+
+import asyncio
+
+import torch
+
+from gnndrive.exchange.links import Link, Meeting
+from gnndrive.host.messages import Kind, Message
+
+
+def connected():
+    """A socket of each of two ranks."""
+    with Meeting() as first, Meeting() as second:
+        addresses = [first.address, second.address]
+        ahead = second.connect(1, addresses)[0]  # need not be accepted yet
+        return first.connect(0, addresses)[1], ahead
+
+
+def test_whatever_ends_receiving_is_told():
+    def places_of(key):
+        raise MemoryError("no memory for a batch")
+
+    async def main():
+        ended = [asyncio.Queue() for _ in range(2)]
+        links = [
+            Link(sock, 1 - rank, 60, 0, False, 1, places_of, None, ended[rank].put_nowait)
+            for rank, sock in enumerate(connected())
+        ]
+        for link in links:
+            link.start()
+        links[0].answer(Message(Kind.READY), [torch.zeros(3, 4, dtype=torch.uint8)])
+        async with asyncio.timeout(5):
+            assert str(await ended[1].get()) == "no memory for a batch"
+            assert str(await ended[0].get()) == "the connection was closed"
+        for link in links:
+            await link.aclose()
+
+    asyncio.run(main())
