@@ -101,7 +101,7 @@ class Meeting:
     def connect(self, rank: int, addresses: Sequence[Address]) -> dict[int, socket.socket]:
         """Connect to the ranks before this one, and let those behind it connect. ConfigError: one
         cannot be reached."""
-        found, token = dict[int, socket.socket](), addresses[0].token
+        found = dict[int, socket.socket]()
         with contextlib.ExitStack() as undo:
             for other, address in enumerate(addresses[:rank]):
                 try:
@@ -113,7 +113,7 @@ class Meeting:
                         f"({error}): {ADDRESS}, and let the hosts connect to each other"
                     ) from error
                 undo.callback(sock.close)
-                sock.sendall(token + _RANK.pack(rank))
+                sock.sendall(address.token + _RANK.pack(rank))
                 found[other] = sock
             self._sock.settimeout(CONNECT_S)
             while len(found) < len(addresses) - 1:
@@ -127,7 +127,7 @@ class Meeting:
                         f"{self.address.port}: {ADDRESS}, and let the hosts connect to each other"
                     ) from None
                 undo.callback(sock.close)
-                if (behind := _introduced(sock, token)) is not None and rank < behind:
+                if (behind := _introduced(sock, self.address.token)) is not None and rank < behind:
                     found[behind] = sock
             undo.pop_all()
         for sock in found.values():

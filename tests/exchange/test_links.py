@@ -1,6 +1,8 @@
 """The connections between ranks that exchange rows, and how they end."""
 
 import asyncio
+from contextlib import ExitStack
+from dataclasses import replace
 
 import torch
 
@@ -36,3 +38,19 @@ def test_whatever_ends_receiving_is_told():
             await link.aclose()
 
     asyncio.run(main())
+
+
+def test_a_rank_that_reaches_another_than_it_means_is_not_taken():
+    with ExitStack() as stack:
+        meetings = [stack.enter_context(Meeting()) for _ in range(3)]
+        addresses = [each.address for each in meetings]
+        host, port = addresses[1].host, addresses[1].port  # as localhost is on each host
+        mistaken = [replace(addresses[0], host=host, port=port), *addresses[1:]]
+        first = meetings[2].connect(2, mistaken)
+        second = meetings[1].connect(1, addresses)
+        first[0].setblocking(False)
+        assert first[0].recv(1) == b""
+        second[2].sendall(b"x")
+        assert first[1].recv(1) == b"x"
+        for each in (*first.values(), *second.values()):
+            each.close()
