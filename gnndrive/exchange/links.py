@@ -1,9 +1,9 @@
 """`Link`: the connection between two ranks of an exchange, over TCP.
 
-torch.distributed tells the ranks of each other (`meet`); gloo's own messages would not do, because
-a wait for one cannot be given up. A thread sends and one receives, so that rows of any length keep
-neither the event loop nor each other waiting. The receiving thread lets rows land in their batch's
-memory and waits for nobody.
+torch.distributed tells the ranks where each listens (`Meeting`); gloo's own messages would not do,
+because a wait for one cannot be given up. A thread sends and one receives, so that rows of any
+length keep neither the event loop nor each other waiting. The receiving thread lets rows land in
+their batch's memory and waits for nobody.
 
 A frame is a head (bytes of the message, whom it is for, bytes behind it), the message
 (`host/messages.py`), and for ANNOUNCE row numbers, for READY rows. An empty frame says that the
@@ -39,8 +39,8 @@ from gnndrive.common.records import Int64Array
 from gnndrive.exchange.exchanged_buffer import Arriving
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message
 
-_HEAD = struct.Struct("<III")  # bytes of the message, `OWNER` or `ASKER`, 0
-_BEHIND, _RANK = struct.Struct("<q"), struct.Struct("<i")
+_HEAD = struct.Struct("<IIq")  # bytes of the message, `OWNER` or `ASKER`, bytes behind it
+_RANK = struct.Struct("<i")
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 ASKER, OWNER = 0, 1  # whom a message is for: who owns rows, or who asks for them
 PIECE_BYTES = 4 << 20  # that arrive before their rows land
@@ -229,7 +229,7 @@ class Link:
         self._waiting.put((ASKER, message, [each.numpy().reshape(-1) for each in rows]))
 
     def _send_all(self) -> None:
-        alive = _HEAD.pack(0, 0, 0) + _BEHIND.pack(0)
+        alive = _HEAD.pack(0, 0, 0)
         try:
             while True:
                 try:
@@ -241,7 +241,7 @@ class Link:
                     break
                 whom, message, behind = item
                 data, nbytes = message.encode(), sum(len(each) for each in behind)
-                self._sock.sendall(_HEAD.pack(len(data), whom, 0) + _BEHIND.pack(nbytes) + data)
+                self._sock.sendall(_HEAD.pack(len(data), whom, nbytes) + data)
                 for each in behind:
                     self._sock.sendall(each.data)
                 del item, message, behind  # keep no rows alive while waiting
@@ -270,11 +270,10 @@ class Link:
 
     def _receive_one(self) -> bool:
         """Receive a frame; False: the rank sends no more."""
-        head = bytearray(_HEAD.size + _BEHIND.size)
+        head = bytearray(_HEAD.size)
         if not self._fill(memoryview(head), may_end=True):
             return False
-        length, whom, _ = _HEAD.unpack_from(head)
-        (nbytes,) = _BEHIND.unpack_from(head, _HEAD.size)
+        length, whom, nbytes = _HEAD.unpack(head)
         if not length:
             return True
         if length > MESSAGE_BYTES_MAX or whom not in (OWNER, ASKER):
