@@ -67,6 +67,9 @@ class Buffers:
         """Why a batch may be late, as far as it is known; "": it is made slowly."""
         return ""
 
+    async def unneeded(self) -> None:
+        """Wait until the other ranks need no rows of the buffers, which will be closed."""
+
     def retire(self) -> None:
         """Stop admitting batches to the buffers that are lent, because they will be closed."""
 

@@ -206,15 +206,18 @@ class ExchangeBuffers(RankBuffers):
         """See `Buffers.stats`; of this rank's rows, for all ranks."""
         return self._pool.stats()
 
+    async def unneeded(self) -> None:
+        """See `Buffers.unneeded`. If the user has got all batches of an epoch, the others will get
+        theirs, and are waited for; but not if an error has ended it, because they may wait for this
+        rank elsewhere."""
+        if self.buffer.finished and not self._closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    await self._share.ended(self.buffer.epoch)
+
     async def drain(self) -> None:
-        """Tell the other ranks that this one leaves, and end its share. If the user has got all
-        batches of an epoch, the others will get theirs, and are waited for; but not if an error
-        has ended it, because they may wait for this rank elsewhere."""
+        """Tell the other ranks that this one leaves, and end its share."""
         if not self._closed:
-            if self.buffer.finished:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._timeout_s):
-                        await self._share.ended(self.buffer.epoch)
             self._closed = True
             for link in self._links.values():
                 link.say_goodbye()

@@ -404,18 +404,26 @@ class Runtime:
     # ---- closing ----
 
     def close(self) -> None:
-        """End all epochs, wait for all reads to end, free everything; idempotent (rule 13)."""
+        """End all epochs, wait for all reads to end, free everything; idempotent (rule 13). Ctrl-C
+        ends a wait for other ranks, also where it is deferred, and is raised in the end."""
         self.check_caller()
         with self._closing:
             try:
-                self.loop_thread.call(self._free_once())
-            except ClosedError:
-                if self._ended:
-                    return
-            except Exception:
-                self._end_threads()
-                raise
-            self._end_threads()  # not after a KeyboardInterrupt: the next `close` waits again
+                with interruptible(), contextlib.suppress(ClosedError):
+                    self.loop_thread.call(self._buffers.unneeded())
+            finally:
+                self._close()
+
+    def _close(self) -> None:
+        try:
+            self.loop_thread.call(self._free_once())
+        except ClosedError:
+            if self._ended:
+                return
+        except Exception:
+            self._end_threads()
+            raise
+        self._end_threads()  # not after a KeyboardInterrupt: the next `close` waits again
 
     async def _free_once(self) -> None:
         # A task of its own, so that a `close` after one that was interrupted waits for the same.

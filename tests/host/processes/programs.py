@@ -37,9 +37,11 @@ import torch.distributed as dist
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import GNNDriveError, LateError
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.host.connect import service_of
 from gnndrive.host.connection import Connection, ask
 from gnndrive.host.start import Listener
+from gnndrive.host.turns import Turns
 from gnndrive.loader import sharing
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
@@ -494,6 +496,27 @@ def interrupted(rank: Rank, store: str, at: int, **arguments: Any) -> dict[str, 
     with loader(store, **SMALL, **arguments) as made:
         last = rank.number == rank.world - 1
         return epoch(made, at, partial(os.killpg, 0, signal.SIGINT) if last else None)
+
+
+def interrupted_at_the_end(rank: Rank, store: str, **arguments: Any) -> list[str]:
+    """Ctrl-C while a loader waits for the other ranks, as it does in an exit handler; the threads
+    for them that are left."""
+    made, signals = loader(store, **SMALL, **arguments), [signal.SIGINT]
+
+    def never(*of: object) -> bool:
+        if signals:
+            os.kill(os.getpid(), signals.pop())
+        return False
+
+    list(made)
+    rank.everyone(None)
+    with patch.object(Turns, "has_ended", never):
+        try:
+            with deferred_interrupts():
+                made.close()
+        except KeyboardInterrupt:
+            return [each.name for each in threading.enumerate() if "receive" in each.name]
+    return ["was not interrupted"]
 
 
 def stopped(

@@ -64,6 +64,11 @@ def test_ctrl_c_ends_the_ranks(run, store):
     assert [found["error"] for found in ended.results] == ["KeyboardInterrupt: "] * 3
 
 
+def test_ctrl_c_ends_a_wait_for_the_others_at_the_end(run, store):
+    ended = run("interrupted_at_the_end", 2, store=str(store.path), **EXCHANGE)
+    assert ended.results == [[], []]
+
+
 def test_a_rank_that_is_stopped_is_named_and_may_go_on(run, store, whole):
     ended = run("stopped", 2, store=str(store.path), at=5, **EXCHANGE)
     assert [found["batches"] for found in ended.results] == dealt(whole, 2)
