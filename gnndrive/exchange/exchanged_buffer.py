@@ -31,7 +31,6 @@ from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable, RemoteTicket
 Key: TypeAlias = tuple[int, int]
 Send: TypeAlias = Callable[[Message, "Sequence[Int64Array] | None"], object]
 """Sends an owner a message, with the numbers of a batch's rows if that is ANNOUNCE; never waits."""
-ANSWER_S = 0.5  # how long an owner is asked why rows are late
 ANSWERS = (Kind.READY, Kind.FAILED, Kind.LEFT)
 
 
@@ -246,15 +245,14 @@ class ExchangedBuffer:
         self._arriving[owner].clear()
         self.parts[owner].fail(error)
 
+    @property
+    def late(self) -> int:
+        """The first owner whose rows have not come, else rank 0."""
+        return next((rank for rank, each in enumerate(self._arriving) if each), 0)
+
     async def awaited(self) -> int:
-        """Ask the owner of rows that have not come whose turn is the next one: see
-        `RemoteBuffer.awaited`."""
-        late = [rank for rank, each in enumerate(self._arriving) if each] or [0]
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await self.parts[late[0]].awaited()
-        except TimeoutError:
-            return late[0]  # it does not answer
+        """Ask the owner that is late whose turn is the next one: see `RemoteBuffer.awaited`."""
+        return await self.parts[self.late].awaited()
 
     @property
     def broken(self) -> bool:

@@ -155,6 +155,11 @@ class ExchangeBuffers(RankBuffers):
             undo.pop_all()
 
     @property
+    def owner(self) -> str:  # type: ignore[override]
+        """See `RankBuffers`; whom `ExchangedBuffer.awaited` asks."""
+        return f"rank {self.buffer.late} does"
+
+    @property
     def settings(self) -> RuntimeSettings:  # type: ignore[override]
         """See `Buffers.settings`."""
         return self._pool.settings

@@ -302,7 +302,7 @@ class RankBuffers(Buffers):
     """A feature buffer that ranks share, for one epoch at a time; `owner` decides about turns."""
 
     buffer: RemoteBuffer | ExchangedBuffer
-    owner = "the other ranks do"
+    owner: str
 
     def __init__(self, rank: int) -> None:
         self._lent, self._rank = False, rank
