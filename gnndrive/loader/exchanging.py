@@ -146,6 +146,7 @@ class ExchangeBuffers(RankBuffers):
                     len(row_bytes), partial(self._places_of, rank), partial(self._receive, rank),
                     partial(self._ended, rank),
                 )  # fmt: skip
+                undo.callback(link.abort)  # closing does not end a thread that receives
                 self._share.enter(rank, link.answer)
                 send.append(link.ask)
             self.buffer = ExchangedBuffer(exchange.owners, row_bytes, shape, send, empty)
