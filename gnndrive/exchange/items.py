@@ -13,7 +13,8 @@ from gnndrive.exchange.owners import Owners
 from gnndrive.host.arena import ANNOUNCED_BYTES, JOINED_BYTES
 from gnndrive.store.row_classes import Classes
 
-PLACE_BYTES = 4  # where a row that arrives goes
+# Of a row that is asked for: its owner's number of it, and where it goes when it arrives.
+ASKED_BYTES = 8 + 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,6 @@ class Exchange:
             "exchanged rows", 2 * coming * rows_bytes + self.world * PIECE_BYTES,
             why.format(coming), Owner.RANK, Life.EPOCH, use=Use.READING,
         )  # fmt: skip
-        ids = 2 * ANNOUNCED_BYTES + JOINED_BYTES + PLACE_BYTES
+        ids = (ASKED_BYTES + 2 * ANNOUNCED_BYTES) * shape.queued + JOINED_BYTES * shape.extracted
         why = f"numbers of rows that {shape.queued} batches of each rank need"
-        yield Item("announced rows", ids * shape.queued * shape.entries, why, life=Life.EPOCH)
+        yield Item("announced rows", ids * shape.entries, why, life=Life.EPOCH)
