@@ -15,8 +15,7 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import NeighborLoader, Store, StoreError
 from gnndrive.disk.row_reader import RowReader
-from gnndrive.store import reader
-from gnndrive.store.link_split import parts
+from gnndrive.store import derived_writer, reader
 
 NODES = 60
 
@@ -114,7 +113,7 @@ def test_overwriting_while_a_store_is_opened(store, monkeypatch):
 @pytest.mark.parametrize("when", ["before", "meanwhile", "removed"])
 def test_a_split_never_mixes_two_stores(store, tmp_path, when, monkeypatch):
     assert store.indptr[-1] == len(store.indices) == len(store.edge_id)  # mapped from here on
-    link = parts._link_or_copy
+    link = derived_writer._link_or_copy
 
     def late(source: Path, file: Path) -> None:
         link(source, file)
@@ -126,7 +125,7 @@ def test_a_split_never_mixes_two_stores(store, tmp_path, when, monkeypatch):
     elif when == "removed":
         shutil.rmtree(store.path)
     else:
-        monkeypatch.setattr(parts, "_link_or_copy", late)
+        monkeypatch.setattr(derived_writer, "_link_or_copy", late)
     with pytest.raises(StoreError, match="overwritten or removed"):
         gnndrive.split_links(store, tmp_path / "links.gnn")
     assert os.listdir(tmp_path) == ([] if when == "removed" else ["s.gnn"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from gnndrive.common.distinct import distinct
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.io.small_files import fsync_folder, write_durable
 from gnndrive.common.records import EdgeKey, Int64Array, ends_of
+from gnndrive.store.derived_writer import DerivedWriter
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, index_dtype, npy_header
 from gnndrive.store.link_split.classes import (
     CHUNK,
@@ -46,7 +46,6 @@ from gnndrive.store.link_split.opened import (
 from gnndrive.store.reader import Store
 from gnndrive.store.types import GRAPH, array_name
 from gnndrive.store.views import Chunk, StoredEdges
-from gnndrive.store.writer import ArrayWriter, StoreWriter
 
 _RATIO_MAX = 1000
 _GRAPHS = {"train": (TRAIN,), "val": (TRAIN, DISJOINT), "test": (TRAIN, DISJOINT, VAL)}
@@ -389,58 +388,6 @@ def _write_attribute(
     for start in range(0, edges.num_edges, step):
         stop = min(start + step, edges.num_edges)
         array.write(rows[start:stop][torch.from_numpy(kept.part(start, stop))])
-
-
-# ---- arrays that a part takes over
-
-
-class DerivedWriter(StoreWriter):
-    """A StoreWriter that takes arrays over from another store as they are: by hard links to their
-    files, so they take no room, and removing or overwriting either store leaves the other whole.
-    Where links are not possible, they are copied."""
-
-    def take(self, store: Store, name: str) -> None:
-        """Take over an array, by its full name, with its checksum; StoreError: that failed, or the
-        store was overwritten since it was opened."""
-        source = store.info.arrays[name]
-        info = replace(source, folder="")
-        file = self.folder / info.file
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(store.path / source.file, file)
-        except OSError as error:
-            store.check_unchanged()
-            raise self._failure(error, str(self.path / info.file)) from error
-        store.check_unchanged()  # the file at that path may be another store's
-        taken = _TakenArray(info)
-        for type, nodes in store.info.types.nodes.items():
-            if name == array_name("nodes", type, "y"):
-                taken.num_classes = nodes.num_classes
-                if nodes.classes is not None:
-                    self.classes(nodes.classes, type)
-        self._writers[name] = taken
-
-
-class _TakenArray(ArrayWriter):
-    """An array that is written already."""
-
-    def __init__(self, info: ArrayInfo) -> None:
-        self.info = self.finished = info
-        self.rows_written, self.num_classes, self.gaps = info.shape[0], 0, None
-        self.finite_rows, self._closed = None, True
-
-    def close(self) -> None:
-        """See `ArrayWriter.close`; there is no open file."""
-
-
-def _link_or_copy(source: Path, file: Path) -> None:
-    """Give a file a second name, or copy it durably."""
-    try:
-        os.link(source, file)
-    except OSError:  # another file system, one without links, or another user's file
-        shutil.copyfile(source, file)
-        with file.open("rb") as copy:
-            os.fsync(copy.fileno())
 
 
 # ---- labelled edges
