@@ -66,6 +66,7 @@ COMMANDS = {
     "pack": "packs.pack",
     "partition": "partitions.partition",
     "stripe": "stripes.stripe",
+    "shard": "stores.shard",
     "serve": "serve.serve",
     "report": "page.report",
     "train": "train.train_command",

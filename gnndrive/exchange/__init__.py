@@ -1,7 +1,7 @@
 """The exchange: the feature buffers of all ranks act as one (LSM-GNN, section 4.1).
 
 For ranks that cannot share memory, such as those of several hosts. Each row of a table has an owner
-(`owners.py`), which alone reads it and keeps it. A rank asks the owners for a batch's rows
+(`owned_rows.py`), which alone reads it and keeps it. A rank asks the owners for a batch's rows
 (`exchanged_buffer.py`); an owner extracts them in the order of the ranks' turns, as the host
 service does, copies them, releases the slots and sends the copies (`share.py`). So W ranks have the
 cache of W buffers, and a row that several need in one step is read once.

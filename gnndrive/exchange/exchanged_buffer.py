@@ -20,9 +20,9 @@ import torch
 from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.errors import PeerError
 from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.owners import Owners
 from gnndrive.common.padding import Parts
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.exchange.owners import Owners
 from gnndrive.exchange.share import Rows
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.messages import Kind, Message
@@ -78,7 +78,7 @@ class ExchangedBuffer:
         owners: of each table's rows.
         row_bytes: of each table.
         shape: how many batches may be announced at once, and how large they can be.
-        send: for each owner, by rank.
+        send: for each owner.
 
     Attributes:
         epoch: the number of the newest one.
@@ -247,8 +247,8 @@ class ExchangedBuffer:
 
     @property
     def late(self) -> int:
-        """The first owner whose rows have not come, else rank 0."""
-        return next((rank for rank, each in enumerate(self._arriving) if each), 0)
+        """The first owner whose rows have not come, else the first."""
+        return next((owner for owner, each in enumerate(self._arriving) if each), 0)
 
     async def awaited(self) -> int:
         """Ask the owner that is late whose turn is the next one: see `RemoteBuffer.awaited`."""

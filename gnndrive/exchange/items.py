@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gnndrive.common.items import Item, Life, Owner, Shape, Use
+from gnndrive.common.owners import Owners
+from gnndrive.disk.tiers.base import Tier
 from gnndrive.exchange.links import PIECE_BYTES
-from gnndrive.exchange.owners import Owners
+from gnndrive.exchange.owned_rows import OwnedRows
 from gnndrive.host.arena import ANNOUNCED_BYTES, JOINED_BYTES
 from gnndrive.store.row_classes import Classes
 
@@ -19,22 +21,38 @@ ASKED_BYTES = 8 + 4
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Which rank owns which rows of the tables, by their names; and which one this is."""
+    """Which rank owns which rows of the tables, by their names; and which one this is.
+
+    Attributes:
+        places: for each rank, which of the owners it is.
+        parts: of tables of which this host's store has one part: how they were divided.
+    """
 
     owners: Mapping[str, Owners]
     rank: int
-    world: int
+    places: Sequence[int]
+    parts: Mapping[str, Owners]
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return len(self.places)
 
     def count(self, table: str) -> int:
         """How many rows of a table this rank owns."""
-        return self.owners[table].count(self.rank)
+        return self.owners[table].count(self.places[self.rank])
+
+    def tier(self, table: str, below: Tier) -> OwnedRows:
+        """What brings these rows, from `below`, the table's file."""
+        owner = self.places[self.rank]
+        return OwnedRows(below, self.owners[table], owner, self.parts.get(table))
 
     def classes(self, table: str, classes: Classes | None) -> Classes | None:
         """The classes of these rows, from those of all."""
         if classes is None:
             return None
         own = np.arange(self.count(table))
-        return classes[self.owners[table].rows_of(self.rank, own)]
+        return classes[self.owners[table].rows_of(self.places[self.rank], own)]
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`. All ranks ask one owner for as many rows as one rank asks all owners for."""

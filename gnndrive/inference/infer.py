@@ -78,6 +78,7 @@ def infer(
     """
     if isinstance(store, str | os.PathLike):
         store = open_store(store)
+    store.check_whole("inference reads all: run it on the whole store")
     own = Layers(model, layers)
     values = {"edge_weight": edge_weight, "edge_attr": edge_attr}
     most = BATCH_TARGETS if batch_size is None else positive(batch_size=batch_size)

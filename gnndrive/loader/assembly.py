@@ -72,6 +72,7 @@ class Assembly:
         device: the device plug-in, and the torch.device, or None for the host.
         own: the values of `arguments.OWN_ARGUMENTS`, and those of `tuning=` beside them.
         asked: the same without what the strategy has set (`Strategy.preset`); None: this one.
+        places: see `exchanging.places_of`; None: the ranks have not compared their stores yet.
     """
 
     store: Store
@@ -92,6 +93,7 @@ class Assembly:
     own: dict[str, Any]
     scheme: Scheme = PLAIN
     asked: Assembly | None = None
+    places: tuple[int, ...] | None = None
 
     def schedule(self, seed: int) -> Schedule:
         """Make the schedule of the epochs that have `seed`."""
@@ -326,7 +328,9 @@ class Assembly:
             self.store, self.ranks, own["host_service"], self.strategy, self.scheme,
             topologies, own["engine"], self._policy, self.device, self.in_order,
         )  # fmt: skip
-        exchange = exchange_of(own["exchange"], self.ranks, self.collate.tables, self._alone)
+        exchange = exchange_of(
+            own["exchange"], self.ranks, self.collate.tables, self._alone, self.store, self.places
+        )
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
         known = own["memory"] is None or not self.scheme.whole_graph
         degrees = None if known else degrees_of(self.store)

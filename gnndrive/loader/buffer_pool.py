@@ -28,7 +28,6 @@ from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import EvictedRows, Tier, TierContext
-from gnndrive.exchange.owners import OwnedRows
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.epoch import BatchBuffer
 from gnndrive.plan.plan import TablePlan
@@ -237,7 +236,7 @@ class BufferPool(Buffers):
             scheme, tiers = self.settings.scheme, self.settings.strategy.tiers
             tier = make_chain(tiers, scheme.tier_context(context))
             if exchange is not None:
-                tier = OwnedRows(tier, exchange.owners[plan.name], exchange.rank)
+                tier = exchange.tier(plan.name, tier)
                 classes = exchange.classes(plan.name, classes)
             if plan.places:
                 return PlaceTable(

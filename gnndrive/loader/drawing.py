@@ -151,7 +151,7 @@ class Drawing:
 
 
 def _row_counts(request: PlanRequest) -> dict[str, int]:
-    return {table.name: table.file.row_count for table in request.tables}
+    return {table.name: table.rows for table in request.tables}
 
 
 def _seeds_of(schedule: Schedule, epoch: int) -> Iterator[Seeds]:

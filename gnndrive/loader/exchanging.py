@@ -14,11 +14,11 @@ from typing import Any
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, PeerError
+from gnndrive.common.owners import Owners
 from gnndrive.common.records import Int64Array
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.items import Exchange
 from gnndrive.exchange.links import Address, Link, Meeting
-from gnndrive.exchange.owners import Owners
 from gnndrive.exchange.share import Rows, Share
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import Message, ProtocolError
@@ -29,6 +29,7 @@ from gnndrive.loader.sharing import SPARE_PLACES, RankBuffers
 from gnndrive.pipeline.workers import ThreadWorkers
 from gnndrive.plan.request import batch_entries_max
 from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.reader import Store
 
 STRIDE = "stride"
 CLOSED = (
@@ -38,25 +39,72 @@ COPIERS = 2  # threads that copy rows for other ranks
 
 
 def exchange_of(
-    wanted: bool | str, ranks: Ranks, tables: Sequence[FeatureTable], why_not: str
-) -> Exchange | None:
-    """What `exchange=` asks for; None: nothing is exchanged, also because there is one rank.
-    ConfigError if it cannot be had: `why_not`, if that is known, or because of the ranks."""
-    if not wanted:
-        return None
+    wanted: bool | str, ranks: Ranks, tables: Sequence[FeatureTable], why_not: str, store: Store,
+    places: Sequence[int] | None,
+) -> Exchange | None:  # fmt: skip
+    """What `exchange=` asks for, or a shard needs; None: nothing is exchanged, also because there
+    is one rank. ConfigError if it cannot be had: `why_not`, if that is known, or because of the
+    ranks. `places`: see `places_of`; None: they are not known yet."""
+    parts = {each.name: each.parts for each in tables if each.parts is not None}
     if ranks.group is None and ranks.world > 1:
         why_not = "ranks= is not given"
-    if why_not:
+    if parts:
+        _check_parts(store, next(iter(parts)), ranks, why_not, wanted)
+    elif not wanted:
+        return None
+    elif why_not:
         raise ConfigError(f"exchange={wanted!r} cannot be had, because {why_not}: leave it out")
     if ranks.group is None or not tables:
         return None
     owners = {
-        each.name: Owners.of(
-            each.file.row_count, each.file.row_bytes, ranks.world, wanted == STRIDE
-        )
+        each.name: Owners.of(each.rows, each.file.row_bytes, ranks.world, wanted == STRIDE)
+        if each.parts is None
+        else replace(each.parts, world=ranks.world)
         for each in tables
     }
-    return Exchange(owners, ranks.rank, ranks.world)
+    shard = store.info.shard
+    if places is None:  # for a plan, to which only this rank's counts
+        places = range(ranks.world) if shard is None else [shard.index] * ranks.world
+    return Exchange(owners, ranks.rank, places, parts)
+
+
+def _check_parts(
+    store: Store, table: str, ranks: Ranks, why_not: str, wanted: bool | str
+) -> None:  # fmt: skip
+    """Raise ConfigError if a shard's loader cannot exchange rows."""
+    if ranks.group is None:
+        assert store.info.shard is not None
+        raise ConfigError(
+            f"{store.lacking(table)}, which ranks that open the other parts send: give ranks=True, "
+            f"and start torchrun with --nnodes {store.info.shard.shards}; or use the whole store"
+        )
+    if why_not:
+        raise ConfigError(
+            f"{store.lacking(table)}, which ranks cannot send to each other, because {why_not}: "
+            "change that, or use the whole store"
+        )
+    if wanted == STRIDE:
+        raise ConfigError(
+            f"exchange={wanted!r}: {store.path} is a part of a store that was divided in stretches:"
+            " leave it out"
+        )
+
+
+def places_of(shards: Sequence[tuple[int, int] | None]) -> tuple[int, ...]:
+    """Which of the owners each rank is, from its shard's number and how many there are; None: it
+    has the whole store. A rank owns rows that its shard has. ConfigError unless each shard is
+    there, with as many ranks as the others."""
+    indices, count = [each[0] for each in shards if each], shards[0][1] if shards[0] else 0
+    if len(indices) < len(shards):
+        return tuple(range(len(shards)))
+    ranks = {index: indices.count(index) for index in range(count)}
+    if len(set(ranks.values())) > 1:
+        opened = ", ".join(f"part {index} by {each}" for index, each in ranks.items())
+        raise ConfigError(
+            f"the ranks have a store in {count} parts, and not as many have opened each: {opened}. "
+            "Open on each host the part that was made for it, and start as many ranks on each"
+        )
+    return tuple(index + count * indices[:rank].count(index) for rank, index in enumerate(indices))
 
 
 class Exchanging:
@@ -134,22 +182,24 @@ class ExchangeBuffers(RankBuffers):
             self._copiers = ThreadWorkers(COPIERS)
             undo.callback(self._copiers.close)
             self._share = Share(exchange.world, self._own, stages, shape, self._copiers)
-            send, self._links, loop = list[Any](), dict[int, Link](), asyncio.get_running_loop()
-            for rank in range(exchange.world):
+            self._places, send = exchange.places, dict[int, Any]()
+            self._links, loop = dict[int, Link](), asyncio.get_running_loop()
+            for rank, place in enumerate(exchange.places):
                 if rank == exchange.rank:
                     later: Any = loop.call_soon
                     asker = self._share.enter(rank, self._answer_own)
-                    send.append(partial(later, asker.receive))
+                    send[place] = partial(later, asker.receive)
                     continue
                 link = self._links[rank] = Link(
                     socks[rank], rank, timeout_s, shape.id_bytes * sum(shape.rows_max), shape.wide,
-                    len(row_bytes), partial(self._places_of, rank), partial(self._receive, rank),
+                    len(row_bytes), partial(self._places_of, place), partial(self._receive, rank),
                     partial(self._ended, rank),
                 )  # fmt: skip
                 undo.callback(link.abort)  # closing does not end a thread that receives
                 self._share.enter(rank, link.answer)
-                send.append(link.ask)
-            self.buffer = ExchangedBuffer(exchange.owners, row_bytes, shape, send, empty)
+                send[place] = link.ask
+            by_place = [send[place] for place in sorted(send)]
+            self.buffer = ExchangedBuffer(exchange.owners, row_bytes, shape, by_place, empty)
             for link in self._links.values():
                 link.start()
             self._taking_own = loop.create_task(self._take_own())
@@ -158,7 +208,7 @@ class ExchangeBuffers(RankBuffers):
     @property
     def owner(self) -> str:  # type: ignore[override]
         """See `RankBuffers`; whom `ExchangedBuffer.awaited` asks."""
-        return f"rank {self.buffer.late} does"
+        return f"rank {self._places.index(self.buffer.late)} does"
 
     @property
     def settings(self) -> RuntimeSettings:  # type: ignore[override]
@@ -179,7 +229,7 @@ class ExchangeBuffers(RankBuffers):
             if for_owner:
                 self._share.askers[rank].receive(message, rows)
             else:
-                self.buffer.receive(rank, message)
+                self.buffer.receive(self._places[rank], message)
         except ProtocolError:
             self._links[rank].abort()
 
@@ -192,10 +242,10 @@ class ExchangeBuffers(RankBuffers):
             message, rows = await self._own_answers.get()
             if rows:
                 key = message.epoch, message.step
-                arriving = self.buffer.places_of(self._rank, key)
+                arriving = self.buffer.places_of(self._places[self._rank], key)
                 for each, own in zip(arriving, rows, strict=True):
                     await self._copiers.run(each.land, 0, own.numpy().reshape(-1))
-            self.buffer.receive(self._rank, message)
+            self.buffer.receive(self._places[self._rank], message)
             del message, rows
 
     def _ended(self, rank: int, why: Exception | None) -> None:
@@ -204,7 +254,7 @@ class ExchangeBuffers(RankBuffers):
             return
         self._share.askers[rank].leave(lost=why is not None)
         said = CLOSED if why is None else f"has died, was killed or cannot be reached ({why})"
-        self.buffer.lose(rank, PeerError(rank, said))
+        self.buffer.lose(self._places[rank], PeerError(rank, said))
 
     # ---- what the runtime calls ----
 

@@ -37,7 +37,7 @@ from gnndrive.loader.arguments import (
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import VERSION, EpochState, from_state_dict, to_state_dict
-from gnndrive.loader.exchanging import Exchanging
+from gnndrive.loader.exchanging import Exchanging, places_of
 from gnndrive.loader.in_memory import GroupedIterator, comes_in_groups
 from gnndrive.loader.iterator import BatchIterator, Intervals, in_thread
 from gnndrive.loader.ranks import Ranks, check_same, ranks_of_group
@@ -104,6 +104,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
     _newest: weakref.ref[BatchIterator] | None = None
     _beginning: set[int]  # threads in which an epoch begins now
     _number = 0  # among the loaders that the ranks have begun
+    _places: tuple[int, ...] | None = None  # see `places_of`
     _state: EpochState | None = None  # of the newest epoch
     _resumed: EpochState | None = None  # given to load_state_dict, until the next epoch begins
 
@@ -334,6 +335,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
         same on all ranks that the loader deals to. A rank whose epoch cannot begin tells the
         others, who would wait. ConfigError on all of them if what batches depend on differs."""
         told, seed, first = dict[str, Any](), 0, self._runtime is None
+        shard = None if (found := self.data.info.shard) is None else (found.index, found.shards)
         error: Exception | None = None
         try:
             if self._closed:
@@ -346,6 +348,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
                 told = {
                     "the loader": "one that was not begun before" if first else number,
                     "gnndrive's version of states": VERSION, "the store": self.data.identity,
+                    "the number of parts of it": None if shard is None else shard[1],
                     "the epoch": state.epoch, "the number of batches done": state.batches,
                     "the epoch's seed": state.seed, **assembly.batch_settings,
                 }  # fmt: skip
@@ -354,8 +357,10 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
             if ranks.group is None:
                 raise
             error = caught
-        everyone = ranks.all_or_none("beginning an epoch", (told, seed), error)
-        check_same([told for told, _ in everyone])
+        everyone = ranks.all_or_none("beginning an epoch", (told, seed, shard), error)
+        check_same([told for told, _, _ in everyone])
+        if ranks.group is not None:
+            self._places = places_of([shard for _, _, shard in everyone])
         if first:
             ranks.history.loaders += 1
             self._number = ranks.history.loaders
@@ -442,7 +447,7 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
             batch_sampler=self.batch_sampler if self._user_samples else None,
             in_order=getattr(self, "in_order", True),  # torch has it from 2.6 on
             worker_init=self.worker_init_fn, device=self._device, seed=self.seed,
-            own=flat({name: getattr(self, name) for name in OWN_ARGUMENTS}),
+            own=flat({name: getattr(self, name) for name in OWN_ARGUMENTS}), places=self._places,
         )  # fmt: skip
         chosen: Assembly = self._strategy.preset(assembly)
         return replace(chosen, asked=assembly)

@@ -165,7 +165,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     device: type[Device] = find("devices", request.device[0])
     policy: type[Policy] = find("policies", request.policy)
     edge_numbers = any(table.of_edges for table in request.tables)
-    of_nodes = sum(table.file.row_count for table in request.tables if not table.of_edges)
+    of_nodes = sum(table.rows for table in request.tables if not table.of_edges)
     shape = shape_of(
         tables, size, store.num_edges, stages, policy, _batch_attribute_bytes(request, delivered),
         how is not None, EDGE_NUMBER_BYTES * edge_numbers, delivered,
@@ -283,7 +283,7 @@ def _table_shape(
     exchange: Exchange | None = None,
 ) -> TableShape:  # fmt: skip
     file, of_edges, key = table.file, table.of_edges, cast(Any, table.type)
-    rows = file.row_count if exchange is None else exchange.count(table.name)
+    rows = table.rows if exchange is None else exchange.count(table.name)
     most: Mapping[Any, int] = bounds.edges if of_edges else bounds.nodes
     entries, padded = (each.edges if of_edges else each.entries for each in (bounds, delivered))
     return TableShape(

@@ -1,9 +1,9 @@
 """What ranks on several hosts need and how long a step takes, with three layouts of a store.
 
-`gnndrive plan --hosts` prints it, before anything is bought or copied. Only full copies are built;
-shards and exchange are formulas. In a step each of the R ranks of each of the H hosts gets a batch.
-A batch has b rows of B bytes (b' = B + 4 with the row's id), of which it finds m missing in the
-feature buffer. On one host, per step:
+`gnndrive plan --hosts` prints it, before anything is bought or copied. Full copies and exchange are
+built; shards without exchange are a formula. In a step each of the R ranks of each of the H hosts
+gets a batch. A batch has b rows of B bytes (b' = B + 4 with the row's id), of which it finds m
+missing in the feature buffer. On one host, per step:
 
 | | full copy | shards | exchange |
 | --- | --- | --- | --- |

@@ -405,7 +405,7 @@ def _nodes_of(sample: Sample | Subgraph, type: NodeKey) -> Int64Array:
 
 def _check_range(ids: Int64Array, table: FeatureTable) -> None:
     """IndexError at the batch's turn: an admission would refuse its whole group."""
-    if not 0 <= int(ids.min()) <= int(ids.max()) < table.file.row_count:
+    if not 0 <= int(ids.min()) <= int(ids.max()) < table.rows:
         raise IndexError(f"a row id of {table.name!r} is out of range: check neighbor_sampler=")
 
 

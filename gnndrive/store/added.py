@@ -13,13 +13,12 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.io.small_files import replace_file
 from gnndrive.store.files import read_plain
-from gnndrive.store.format import ADDED_FORMAT, JSON_BYTES_MAX, ArrayInfo, StoreInfo, dump
+from gnndrive.store.format import ADDED_FORMAT, JSON_BYTES_MAX, ArrayInfo, StoreInfo
 from gnndrive.store.parsing import parse_added
 
 DERIVED = "derived"
@@ -62,7 +61,7 @@ def write_added(
     record = {
         "format": ADDED_FORMAT,
         "version": 1,
-        "store": sha256(dump(own)).hexdigest(),
+        "store": own.identity,
         "run": run,
         "arrays": {array.name: replace(array, folder="").as_dict() for array in arrays},
     }

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnndrive.common.owners import Owners
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges, StoredNodes
@@ -27,7 +28,13 @@ class FeatureTable:
     attribute: str  # the array's name in a batch: "x", "h", "edge_attr"
     type: NodeKey | EdgeKey
     of_edges: bool  # whether its rows belong to edges; else to nodes
-    file: TableFile  # where its rows lie on disk
+    file: TableFile  # where its rows lie on disk, those that are here
+    parts: Owners | None = None  # how its rows were divided; None: all are here
+
+    @property
+    def rows(self) -> int:
+        """How many there are, those that are not here too."""
+        return self.file.row_count if self.parts is None else self.parts.rows
 
     def file_in(self, folder: Path) -> str:
         """The file's path within the store's folder."""
@@ -39,18 +46,18 @@ def feature_tables(store: Store) -> tuple[FeatureTable, ...]:
     found = []
     for nodes in store.all_nodes():
         if NODE_FEATURES in nodes.names:
-            found.append(_table(nodes, NODE_FEATURES))
+            found.append(_table(store, nodes, NODE_FEATURES))
         for name in nodes.names:
             array = store.info.arrays[nodes.name_of(name)]
             if array.folder and array.row_bytes >= ROW_BYTES_MIN:
-                found.append(_table(nodes, name))
+                found.append(_table(store, nodes, name))
     for edges in store.all_edges():
         if EDGE_FEATURES in edges.names:
-            table = _table(edges, EDGE_FEATURES)
+            table = _table(store, edges, EDGE_FEATURES)
             found += [table] if table.file.row_bytes >= ROW_BYTES_MIN else []
-    return tuple(table for table in found if table.file.row_count and table.file.row_bytes)
+    return tuple(table for table in found if table.rows and table.file.row_bytes)
 
 
-def _table(view: StoredNodes | StoredEdges, attribute: str) -> FeatureTable:
+def _table(store: Store, view: StoredNodes | StoredEdges, attribute: str) -> FeatureTable:
     name, of_edges = view.name_of(attribute), view.group == "edges"
-    return FeatureTable(name, attribute, view.type, of_edges, view.table(attribute))
+    return FeatureTable(name, attribute, view.type, of_edges, store.part(name), store.parts(name))

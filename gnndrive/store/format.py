@@ -10,6 +10,9 @@ The groups: `graph/indptr`, `graph/indices` and `graph/edge_id` (CSC), `nodes/*`
 node, `edges/*` with one row per edge in the order that edge_id refers to, `splits/*` with node ids.
 A heterogeneous store, version 2 of the format, has these groups for each type (types.py). Small
 values of the whole graph are in `store.json` itself (graph_values.py).
+
+A shard (shards.py) has the store.json of the whole store, and beside it what tells the shard from
+the others (`Shard`): the files of some arrays have a part of the rows.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +31,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.owners import Owners
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.types import NodeType, Types, array_name
 
@@ -85,21 +90,74 @@ class ArrayInfo:
         return record | {"folder": self.folder} if self.folder else record
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which rows of an array a shard has: stretches of 2^`shift` rows are dealt to the shards in
+    turn (`Owners`)."""
+
+    shift: int
+    sha256: str  # of the shard's file
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Which of the `shards` of a store one is, from 0, and what it has of arrays of which it has
+    not all rows, by their names."""
+
+    index: int
+    shards: int
+    parts: Mapping[str, Part]
+
+    def owners(self, array: ArrayInfo) -> Owners:
+        """Which shard has which rows of an array of `parts`."""
+        return Owners(array.shape[0], self.shards, self.parts[array.name].shift)
+
+    def stored(self, array: ArrayInfo) -> ArrayInfo:
+        """The array that the shard's file of an array has."""
+        if array.name not in self.parts:
+            return array
+        shape = (self.owners(array).count(self.index), *array.shape[1:])
+        return replace(array, shape=shape, sha256=self.parts[array.name].sha256)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shard's record in store.json."""
+        parts = {
+            name: {"shift": each.shift, "sha256": each.sha256} for name, each in self.parts.items()
+        }
+        return {"index": self.index, "shards": self.shards, "parts": parts}
+
+
 @dataclass(frozen=True)
 class StoreInfo:
     """The content of store.json. `values` are those of the whole graph (None) and of types, by
-    name, as `graph_values.encode` returns them."""
+    name, as `graph_values.encode` returns them. `arrays` are those of the whole store, also if this
+    is a `shard` of it."""
 
     types: Types
     made_by: str  # a text that says how the store was made
     arrays: Mapping[str, ArrayInfo]  # by name, the added ones too (see added.py)
     values: Mapping[NodeKey | EdgeKey, Mapping[str, Any]] = field(default_factory=dict)
+    shard: Shard | None = None
 
     @cached_property
     def own(self) -> StoreInfo:
         """What store.json itself holds, without added arrays."""
         own = {name: array for name, array in self.arrays.items() if not array.folder}
         return replace(self, arrays=own)
+
+    @cached_property
+    def identity(self) -> str:
+        """The SHA-256 of the store.json of the whole store."""
+        return sha256(dump(replace(self, shard=None))).hexdigest()
+
+    @cached_property
+    def stored(self) -> dict[str, ArrayInfo]:
+        """The arrays as they are in the store's files, by name."""
+        shard = self.shard
+        return {
+            name: array if shard is None else shard.stored(array)
+            for name, array in self.arrays.items()
+        }
 
     @cached_property
     def leaves(self) -> dict[str, tuple[str, ...]]:
@@ -113,7 +171,7 @@ class StoreInfo:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays' files."""
-        return sum(array.nbytes for array in self.arrays.values())
+        return sum(array.nbytes for array in self.stored.values())
 
     def as_dict(self) -> dict[str, Any]:
         """The content of store.json, for display and `--json`."""
@@ -141,6 +199,7 @@ class StoreInfo:
             "made_by": self.made_by,
             **counts,
             **({"values": values} if values else {}),
+            **({} if self.shard is None else {"shard": self.shard.as_dict()}),
             "arrays": {array.name: array.as_dict() for array in self.arrays.values()},
         }
 

@@ -175,7 +175,7 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
         if progress is not None:
             progress("verify", done, info.nbytes)
 
-    for array in info.arrays.values():
+    for array in info.stored.values():
         path = str(folder / array.file)
         check = check_for(array.name, path, info.types)
         finite_rows = finite_rows_of(array, info.types)

@@ -21,10 +21,18 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.limits import named_limit
 from gnndrive.common.names import did_you_mean
+from gnndrive.common.owners import Owners
 from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
 from gnndrive.store.data_view import Overlay
 from gnndrive.store.files import FileStatus, OpenedFolder
-from gnndrive.store.format import DATA_OFFSET, STORE_JSON, ArrayInfo, StoreInfo, torch_dtype
+from gnndrive.store.format import (
+    DATA_OFFSET,
+    STORE_JSON,
+    ArrayInfo,
+    Part,
+    StoreInfo,
+    torch_dtype,
+)
 from gnndrive.store.layout.arrays import table_file
 from gnndrive.store.loading import load_checked, open_checked, read_info
 from gnndrive.store.types import array_name
@@ -87,6 +95,48 @@ class MappedArrays:
                 f"{', '.join(self.info.arrays)}"
             ) from None
 
+    def _find_whole(self, name: str) -> ArrayInfo:
+        """`_find`; ConfigError if this is a shard that lacks rows of the array."""
+        info = self._find(name)
+        if info.name in self._parts:
+            raise ConfigError(
+                f"{self.lacking(info.name)}, so only a loader with ranks=True has them all, from "
+                "the ranks that open the other parts: else use the whole store"
+            )
+        return info
+
+    @property
+    def _parts(self) -> Mapping[str, Part]:
+        return {} if self.info.shard is None else self.info.shard.parts
+
+    def check_whole(self, needs: str) -> None:
+        """Raise ConfigError if this is a shard that lacks rows; `needs` is what needs all of them,
+        and what to do instead: "a pack has all rows: pack the whole store"."""
+        if name := next(iter(self._parts), None):
+            raise ConfigError(f"{self.lacking(name)}, and {needs}")
+
+    def lacking(self, name: str) -> str:
+        """What this shard lacks of an array, for errors."""
+        shard, whole = self.info.shard, self.info.arrays[name]
+        assert shard is not None
+        rows = whole.shape[0]
+        lacks = rows - shard.stored(whole).shape[0]
+        return (
+            f"{self.path} is part {shard.index} of {shard.shards} of a store and lacks {lacks:,} "
+            f"of the {rows:,} rows of {name}"
+        )
+
+    def parts(self, name: str) -> Owners | None:
+        """How the rows of an array were divided, of which this shard has a part; None: all are
+        here. `name` is the full name."""
+        shard = self.info.shard
+        return shard.owners(self.info.arrays[name]) if shard and name in shard.parts else None
+
+    def part(self, name: str) -> TableFile:
+        """Where those rows of an array lie on disk that are here: all, if this is no shard. Errors
+        and `name` as for `table`."""
+        return table_file(self.path, self.info.stored[self._find(name).name])
+
     def table(self, name: str) -> TableFile:
         """Where the rows of an array lie on disk.
 
@@ -94,19 +144,19 @@ class MappedArrays:
             name: the array's full name, "edges/edge_attr"; or "x" for the per-node array "nodes/x".
 
         Raises:
-            ConfigError: there is no such array.
+            ConfigError: there is no such array, or this is a shard that lacks rows of it.
         """
-        return table_file(self.path, self._find(name))
+        return table_file(self.path, self._find_whole(name))
 
     def array(self, name: str) -> np.memmap[Any, Any]:
         """An array mapped read-only, by its name as for `table`; bfloat16 comes as uint16.
 
         Raises:
-            ConfigError: there is no such array.
+            ConfigError: as for `table`.
             StoreError: the store was overwritten, or the size or header of its file has changed,
                 since the store was opened.
         """
-        info = self._find(name)
+        info = self._find_whole(name)
         if info.file not in self._maps:
             with self._opened_to_map(info) as file:
                 mapped = np.memmap(file, info.storage, "r", DATA_OFFSET, info.shape)
@@ -125,11 +175,11 @@ class MappedArrays:
             random: tell the kernel not to read pages ahead.
 
         Raises:
-            ConfigError: there is no such array.
+            ConfigError: as for `table`.
             StoreError: the store was overwritten, or the size or header of its file has changed,
                 since the store was opened.
         """
-        info = self._find(name)
+        info = self._find_whole(name)
         with self._opened_to_map(info) as file:
             # Private and writable, because torch has no read-only tensors; no memory is reserved,
             # because an array may be larger than memory.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 
 from gnndrive.common.checked_json import COUNT_MAX, Record
@@ -17,8 +17,9 @@ from gnndrive.store.format import (
     HETEROGENEOUS,
     HOMOGENEOUS,
     ArrayInfo,
+    Part,
+    Shard,
     StoreInfo,
-    dump,
     fits,
     missing_arrays,
     storage_dtype,
@@ -26,6 +27,7 @@ from gnndrive.store.format import (
 from gnndrive.store.graph_values import decode
 from gnndrive.store.types import NodeType, Types, is_value_name
 
+SHARDS_MAX, SHIFT_MAX = 1 << 20, 40
 _DAMAGED = "the store is damaged: copy it again from where it came, or import it again"
 
 
@@ -59,7 +61,20 @@ def parse(content: bytes, where: str) -> StoreInfo:
                 f"{where}: {name} is {array.dtype} {list(array.shape)}, which does not fit "
                 f"{types.num_nodes} nodes and {types.num_edges} edges; {_DAMAGED}"
             )
-    return StoreInfo(types, top.text("made_by"), arrays, _parse_values(top, types))
+    values = _parse_values(top, types)
+    return StoreInfo(types, top.text("made_by"), arrays, values, _parse_shard(top, arrays))
+
+
+def _parse_shard(top: Record, arrays: Mapping[str, ArrayInfo]) -> Shard | None:
+    if "shard" not in top.fields:
+        return None
+    record, parts = top.inside("shard", top.fields["shard"]), dict[str, Part]()
+    shards = record.whole("shards", 1, SHARDS_MAX)
+    for name, each in record.each("parts", dict).items():
+        if name not in arrays or not name.startswith(("nodes/", "edges/")):
+            raise each.error("is no array with a row for each node or edge")
+        parts[name] = Part(each.whole("shift", 0, SHIFT_MAX), _parse_sha256(each))
+    return Shard(record.whole("index", 0, shards - 1), shards, parts)
 
 
 def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict[str, ArrayInfo]:
@@ -73,7 +88,7 @@ def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict
     top = Record.parse(content, where, mend)
     if top.text("format") != ADDED_FORMAT or top.whole("version") != 1:
         raise top.error(f"is not of the format {ADDED_FORMAT}, version 1")
-    if top.text("store") != sha256(dump(own)).hexdigest():
+    if top.text("store") != own.identity:
         raise top.error("belongs to another store")
     run = top.text("run")
     if not re.fullmatch("[0-9a-f]{16}", run):
@@ -85,6 +100,13 @@ def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict
             raise record.error("is no new attribute with one row for each node")
         arrays[name] = array
     return arrays
+
+
+def _parse_sha256(record: Record) -> str:
+    sha256 = record.text("sha256")
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise record.error("has a 'sha256' that is not 64 hexadecimal digits")
+    return sha256
 
 
 def _parse_types(top: Record) -> Types:
@@ -154,10 +176,7 @@ def _parse_array(name: str, record: Record, types: Types) -> ArrayInfo:
     except ConfigError as error:
         raise record.error(f"is refused: {error}") from None
     dtype, shape = parse_kind(record)
-    sha256 = record.text("sha256")
-    if not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise record.error("has a 'sha256' that is not 64 hexadecimal digits")
-    info = ArrayInfo(name, dtype, shape, sha256)
+    info = ArrayInfo(name, dtype, shape, _parse_sha256(record))
     if record.whole("bytes") != info.nbytes:
         raise record.error(
             f"has 'bytes' {record.whole('bytes')}, but by its shape there are {info.nbytes}"

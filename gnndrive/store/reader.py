@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from gnndrive.common.records import IndexPointers, Int64Array, NodeKey
 from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.data_view import Overlay
 from gnndrive.store.files import FileStatus
-from gnndrive.store.format import StoreInfo, dump
+from gnndrive.store.format import StoreInfo
 from gnndrive.store.loading import check_values, info_status, open_checked, read_info, verify
 from gnndrive.store.store_view import StoreView
 from gnndrive.store.views import StoredEdges, StoredNodes
@@ -65,9 +64,9 @@ class Store(StoreView):
     @property
     def identity(self) -> str:
         """A text that identifies the store's content: the SHA-256 of store.json, which holds the
-        checksum of every array. Copies of a store have the same identity. Added arrays (added.py)
-        do not change it."""
-        return sha256(dump(self.info)).hexdigest()
+        checksum of every array. Copies of a store have the same identity, and a shard has that of
+        the whole store. Added arrays (added.py) do not change it."""
+        return self.info.own.identity
 
     # ---- types ----
 
@@ -370,7 +369,7 @@ def _open_same(path: str, identity: str, overlay: Overlay) -> Store:
 
 def _opened(folder: Path, status: FileStatus, check: Callable[[Path, StoreInfo], None]) -> Store:
     info = with_added(folder, read_info(folder))
-    for array in info.arrays.values():
+    for array in info.stored.values():
         os.close(open_checked(folder, array))
     check(folder, info)
     return Store(folder, info, status)

@@ -94,6 +94,16 @@ def kept_classes(store: Store, node_type: NodeKey, score: str) -> Classes | None
     return found
 
 
+def copy_classes(store: Store, shard: Store) -> None:
+    """Keep the classes that a store has in a shard's folder too, if that can be written to."""
+    for score in SCORES:
+        for type in store.info.types.nodes:
+            classes = kept_classes(store, type, score)
+            if classes is not None:
+                with contextlib.suppress(OSError):
+                    save_array(shard, _file(type, score), classes, _key(store, type, score))
+
+
 def classes_of(scores: npt.NDArray[np.uint32] | npt.NDArray[np.float32]) -> Classes:
     """Divide scores, at least 0, into classes, uint8: 0 for score 0; else 1 + 255 * (the part of
     the scores' sum that lower scores have). Scores that differ by less than 0.8 % may have the same

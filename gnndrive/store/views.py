@@ -104,8 +104,8 @@ class _View(DataView):
 
     def _columns_of(self, attribute: str) -> int:
         if attribute in self.names:
-            shape = self.table(attribute).row_shape
-            return shape[-1] if shape else 1
+            shape = self._arrays.info.arrays[self.name_of(attribute)].shape
+            return shape[-1] if len(shape) > 1 else 1
         return self._columns(attribute)
 
     def _whose(self) -> str:

@@ -375,9 +375,7 @@ class StoreWriter:
                 )
         for name in missing_arrays(arrays, self.types):
             raise ConfigError(f"{name} is not written: write it, because every store has a graph")
-        warn_own_names(arrays, self.types, self.values)
-        nodes = {type: self._with_classes(type, nodes) for type, nodes in self.types.nodes.items()}
-        info = StoreInfo(Types(nodes, self.types.edges), self._made_by, arrays, self.values)
+        info = self._info(arrays)
         content = dump(info)
         if parse(content, STORE_JSON) != info:
             raise AssertionError("store.json does not read back as it was written")
@@ -385,6 +383,12 @@ class StoreWriter:
             fsync_folder(folder / part)
         write_durable(folder / STORE_JSON, content)  # last: a folder with a store.json is whole
         self._move_into_place(folder)
+
+    def _info(self, arrays: Mapping[str, ArrayInfo]) -> StoreInfo:
+        """What store.json says."""
+        warn_own_names(arrays, self.types, self.values)
+        nodes = {type: self._with_classes(type, nodes) for type, nodes in self.types.nodes.items()}
+        return StoreInfo(Types(nodes, self.types.edges), self._made_by, arrays, self.values)
 
     def _with_classes(self, type: NodeKey, nodes: NodeType) -> NodeType:
         """A node type with the number of its classes and their names."""

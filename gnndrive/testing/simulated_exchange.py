@@ -12,11 +12,12 @@ from functools import partial
 
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import PeerError
+from gnndrive.common.owners import Owners
 from gnndrive.common.records import Int64Array
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
-from gnndrive.exchange.owners import OwnedRows, Owners
+from gnndrive.exchange.owned_rows import OwnedRows
 from gnndrive.exchange.share import Rows, Share
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import Message, ProtocolError

@@ -272,3 +272,20 @@ def test_stripe_makes_shows_checks_and_removes_stripes(gnndrive, store, tmp_path
     assert (removed.code, f"{disks[1]}/" in removed.out) == (0, True)
     assert gnndrive("train", store, *QUICK).code == 0
     assert not list(disks[0].iterdir())
+
+
+def test_parts_for_several_hosts(gnndrive, store, tmp_path):
+    made = gnndrive("shard", store, tmp_path / "out", "--hosts", "2", "--host", "1")
+    part = tmp_path / "out/part-1.gnn"
+    said = f"1 of 2, from 0: 992 of {NODES:,} rows of nodes/x"
+    assert made.out.startswith(f"{part}: ")
+    assert made.out.endswith(f"; part {said}\n")
+    assert f"part     : {said}\n" in gnndrive("info", part).out
+    found = gnndrive("info", part, "--json").json
+    assert (found["shard"]["index"], found["shard"]["shards"], found["num_nodes"]) == (1, 2, NODES)
+    assert found["bytes"] < gnndrive("info", store, "--json").json["bytes"]
+    assert "sound" in gnndrive("verify", part).out
+    assert "a loader with ranks=True" in gnndrive("train", part, *QUICK).refusal
+    with open(part / "nodes/x.npy", "r+b") as file:
+        file.truncate(file.seek(0, os.SEEK_END) - 1)
+    assert gnndrive("verify", part).code == 1

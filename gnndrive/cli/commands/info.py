@@ -84,13 +84,26 @@ def info_text(store: Store) -> str:
         "edges": f"{store.num_edges:,}",
         **(_types(store) if store.is_hetero else _features_and_classes(store.nodes())),
         "made by": info.made_by,
+        **({"part": part_of(store)} if info.shard else {}),
         "size": _sizes_text(sizes_in(store.path)),
         "disk": _disk(store),
     }
     lines = [str(store.path), *labelled(head)]
-    lines += [f"  {name:<{width}}  {_array(array)}" for name, array in info.arrays.items()]
+    lines += [f"  {name:<{width}}  {_array(array)}" for name, array in info.stored.items()]
     lines += [f"  {line}" for line in [*_link_lines(store), *_layout_lines(store)]]
     return "\n".join(lines)
+
+
+def part_of(store: Store) -> str:
+    """Which part of a store one is, and what it has; "": it is whole."""
+    if (shard := store.info.shard) is None:
+        return ""
+    arrays, stored = store.info.arrays, store.info.stored
+    rows = (
+        f"{stored[name].shape[0]:,} of {arrays[name].shape[0]:,} rows of {name}"
+        for name in shard.parts
+    )
+    return f"{shard.index} of {shard.shards}, from 0: {', '.join(rows)}"
 
 
 def _disk(store: Store) -> str:

@@ -240,9 +240,9 @@ def parse_rate(text: str, name: str) -> float:
 
 # ---- text: a host's plan, what a step takes, and layouts for several hosts
 
-NOT_BUILT = (
-    "only full copies work today: shards and exchange are formulas, they are not built; copy the "
-    "store to each host"
+BUILT = (
+    "full copies and exchange are built (gnndrive shard makes the parts of a store); shards "
+    "without exchange are a formula"
 )
 
 
@@ -358,7 +358,7 @@ def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
                 duration(each.known[costs.NET]), duration(each.expected_s), each.bound_by, epoch,
             )
         )  # fmt: skip
-    return [*lines, *aligned(rows), *refused, *_whether_it_pays(layouts), NOT_BUILT]
+    return [*lines, *aligned(rows), *refused, *_whether_it_pays(layouts), BUILT]
 
 
 def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:

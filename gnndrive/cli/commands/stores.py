@@ -1,4 +1,4 @@
-"""`gnndrive verify`, `split-links` and `remove`: commands on a store that do not train."""
+"""`gnndrive verify`, `shard`, `split-links` and `remove`: commands on a store that do not train."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gnndrive.cli.commands.info import kind_of
+from gnndrive.cli.commands.info import kind_of, part_of
 from gnndrive.cli.commands.options import IfExists, OwnMemory, Seed, StoreOrPack, StorePath
 from gnndrive.cli.report import Bars
 from gnndrive.common.errors import ConfigError, StoreError
@@ -26,6 +26,7 @@ from gnndrive.store.partitioned.format import PARTITIONS
 from gnndrive.store.partitioned.verify import verify_partition
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
+from gnndrive.store.shards import write_shards
 from gnndrive.store.striped.format import STRIPES
 from gnndrive.store.striped.verify import verify_stripes
 
@@ -79,6 +80,19 @@ def split_links(
 
 def _share(given: float) -> int | float:
     return int(given) if given > 1 else given
+
+
+def shard(
+    store: StorePath,
+    out: Annotated[Path, typer.Argument(help="Folder of part-0.gnn, part-1.gnn, …")],
+    hosts: Annotated[int, typer.Option(min=2, help="Hosts that will train together.")],
+    host: Annotated[int | None, typer.Option(min=0, help="Write only this part, from 0.")] = None,
+) -> None:
+    """Divide a store's features among hosts, a part for each; goes on if interrupted."""
+    with Bars() as bars:
+        parts = write_shards(open_store(store), out, hosts, host, bars)
+    for part in parts:
+        print(f"{part.path}: {format_size(part.info.nbytes)}; part {part_of(part)}")
 
 
 def remove(

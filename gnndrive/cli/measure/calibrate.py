@@ -182,7 +182,7 @@ def _largest(store: Store) -> TableFile:
     of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
     if not of_nodes:
         raise ConfigError(f"{store.path} has no per-node array to read: import it with features")
-    return store.table(max(of_nodes, key=lambda array: array.nbytes).name)
+    return store.part(max(of_nodes, key=lambda array: array.nbytes).name)
 
 
 def medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -128,6 +128,7 @@ def _check_store(store: Any) -> None:
             f"split_links takes a store, not a {type(store).__name__}; for data in memory there is "
             "torch_geometric.transforms.RandomLinkSplit"
         )
+    store.check_whole("a split has all: split the whole store")
 
 
 def _check_same(path: Path, settings: Mapping[str, Any]) -> None:

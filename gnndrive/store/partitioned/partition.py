@@ -145,6 +145,7 @@ def _with_method(
 
 
 def _check_store(store: Store) -> None:
+    store.check_whole("partitions have all: partition the whole store")
     if store.is_hetero:
         raise ConfigError(
             f"{store.path} is heterogeneous, and only stores with one type of nodes can be "

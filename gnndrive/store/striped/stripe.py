@@ -73,6 +73,7 @@ def stripe(
         ReadError: the store cannot be read.
     """
     opened = store if isinstance(store, Store) else open_store(store)
+    opened.check_whole("stripes have all: stripe the whole store")
     settings = StripeSettings(tuple(os.path.abspath(path) for path in paths))
     arrays = striped_arrays(opened, len(settings.paths))
     if not arrays:

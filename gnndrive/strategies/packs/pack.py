@@ -85,6 +85,7 @@ def pack(
     batch_size, epochs = positive(batch_size=batch_size), positive(epochs=epochs)
     seed, segment = whole(seed=seed), None if segment is None else positive(segment=segment)
     opened = store if isinstance(store, Store) else open_store(store)
+    opened.check_whole("a pack may have any: pack the whole store")
     given = {"batch_size": batch_size, "seed": seed, **loader_arguments}
     if input_nodes is not None:
         given["input_nodes"] = input_nodes

@@ -184,7 +184,9 @@ class Rank:
         return found
 
 
-def loader(store: str | Store, links: bool = False, **arguments: Any) -> NeighborLoader:
+def loader(store: str | Store | list[str], links: bool = False, **arguments: Any) -> NeighborLoader:
+    """A loader of a store, or of each rank's part of one."""
+    store = store[dist.get_rank()] if isinstance(store, list) else store
     opened = gnndrive.open(store) if isinstance(store, str) and "://" not in store else store
     given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 16, "shuffle": True}
     given |= {"seed": 5, "buffer": "100KB", "ranks": True, "host_service": True}
@@ -245,7 +247,7 @@ def several(rank: Rank, asked: list[dict[str, Any]]) -> list[list[str]]:
             arguments["topology"] = arguments["topology"][rank.number]
         with loader(**arguments) as made:
             found.append([digest(batch) for batch in made])
-            if "exchange" not in arguments:
+            if "exchange" not in arguments and isinstance(arguments["store"], str):
                 assert (made.stats()["engine"] == "host service") is ("strategy" not in arguments)
     return found
 
@@ -281,7 +283,7 @@ def much(rank: Rank, store: str, **arguments: Any) -> dict[str, Any]:
 
 
 def differing(
-    rank: Rank, store: str, asked: list[list[Any]], hosts: list[str] | None = None
+    rank: Rank, store: str | list[str], asked: list[list[Any]], hosts: list[str] | None = None
 ) -> list[str]:
     """The last rank has one other argument, and then another; the errors that this rank gets.
     `hosts` is each rank's host; None: they have one."""
@@ -456,7 +458,7 @@ _kept: list[NeighborLoader] = []  # until Python exits, when a handler closes th
 
 
 def one_ends(
-    rank: Rank, store: str, victim: int, at: int, how: str, **arguments: Any
+    rank: Rank, store: str | list[str], victim: int, at: int, how: str, **arguments: Any
 ) -> dict[str, Any]:
     made = loader(store, **SMALL, **arguments)
     if rank.number == victim:

@@ -1,0 +1,58 @@
+"""`Owners`: who keeps which rows of a table, of the ranks of a loader or the parts of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnndrive.common.records import Int32Array, Int64Array
+
+STRETCH_BYTES = 4 << 20  # so that a sorted pass over a rank's rows reads as much in one request
+STRETCHES = 16  # of each rank at least, so that all have about as many rows
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Stretches of 2^`shift` rows are dealt to `world` owners in turn; each numbers its own from
+    0."""
+
+    rows: int
+    world: int
+    shift: int
+
+    @classmethod
+    def of(cls, rows: int, row_bytes: int, world: int, stride: bool = False) -> Owners:
+        """The owners of a table; `stride`: row by row, as in LSM-GNN's paper."""
+        shift = 0
+        most = min(STRETCH_BYTES // max(row_bytes, 1), rows // (STRETCHES * world))
+        if not stride and world > 1 and most > 1:
+            shift = most.bit_length() - 1
+        return cls(rows, world, shift)
+
+    def count(self, owner: int) -> int:
+        """How many rows an owner has."""
+        stretches = -(-self.rows // (1 << self.shift))
+        own = len(range(owner, stretches, self.world))
+        lacking = (stretches << self.shift) - self.rows
+        last = stretches > 0 and (stretches - 1) % self.world == owner
+        return (own << self.shift) - lacking * last
+
+    def split(self, rows: Int64Array) -> Iterator[tuple[Int32Array, Int64Array]]:
+        """For each owner, which of `rows`, int64 [n], are its own: their places, int32, and its
+        numbers for them, int64. A row that is out of range has a number that is, too."""
+        owner, numbers = (rows >> self.shift) % self.world, self.numbers(rows)
+        for each in range(self.world):
+            places = np.flatnonzero(owner == each)
+            yield places.astype(np.int32), numbers[places]
+
+    def numbers(self, rows: Int64Array) -> Int64Array:
+        """The numbers that their owners have for rows."""
+        own = (rows >> self.shift) // self.world
+        return (own << self.shift) + (rows & ((1 << self.shift) - 1))
+
+    def rows_of(self, owner: int, numbers: Int64Array) -> Int64Array:
+        """The rows that an owner has numbered so."""
+        stretch = (numbers >> self.shift) * self.world + owner
+        return (stretch << self.shift) + (numbers & ((1 << self.shift) - 1))
