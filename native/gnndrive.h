@@ -86,6 +86,17 @@ int gd_trace_codes(uint16_t *last, int64_t rows, const int64_t *ids, int64_t n, 
 /* Replace the codes of ids[n] that are GD_NO_CODE by those of later[]; returns how many there were.
  */
 int64_t gd_trace_patch(uint16_t *codes, const int64_t *ids, int64_t n, const uint16_t *later);
+/* For rows that several ranks need: first[rows][ranks] has the code of the first batch of each rank
+ * that needs the row and is yet to be admitted. Ids that are no row are passed over.
+ *
+ * A batch of a rank is admitted, or not any more if `back`: exchange the rank's codes of its rows
+ * ids[n] for codes[n], of the rank's next uses of them. */
+void gd_first_exchange(uint16_t *first, int64_t rows, int32_t ranks, int32_t rank,
+                       const int64_t *ids, int64_t n, uint16_t *codes, int back);
+/* codes[n]: of the rank that needs each of ids[n] first, seen from the batch with code `now`; ids
+ * NULL: of rows 0 to n - 1. */
+void gd_first_least(const uint16_t *first, int64_t rows, int32_t ranks, const int64_t *ids,
+                    int64_t n, int32_t now, uint16_t *codes);
 /* Give the blocks of a part of a file back to the file system; the part reads as zeros. -errno. */
 int gd_punch_hole(int fd, int64_t offset, int64_t length);
 

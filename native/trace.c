@@ -43,6 +43,36 @@ int64_t gd_trace_patch(uint16_t *codes, const int64_t *ids, int64_t n, const uin
     return patched;
 }
 
+void gd_first_exchange(uint16_t *first, int64_t rows, int32_t ranks, int32_t rank,
+                       const int64_t *ids, int64_t n, uint16_t *codes, int back) {
+    for (int64_t k = 0; k < n; k++) { /* backwards undoes it, also for an id that comes twice */
+        const int64_t i = back ? n - 1 - k : k, ahead = back ? i - AHEAD : i + AHEAD;
+        if (0 <= ahead && ahead < n && (uint64_t)ids[ahead] < (uint64_t)rows)
+            __builtin_prefetch(&first[ids[ahead] * ranks + rank], 1);
+        if ((uint64_t)ids[i] >= (uint64_t)rows) continue;
+        uint16_t *at = &first[ids[i] * ranks + rank];
+        const uint16_t before = *at;
+        *at = codes[i];
+        codes[i] = before;
+    }
+}
+
+void gd_first_least(const uint16_t *first, int64_t rows, int32_t ranks, const int64_t *ids,
+                    int64_t n, int32_t now, uint16_t *codes) {
+    for (int64_t i = 0; i < n; i++) {
+        if (ids && i + AHEAD < n && (uint64_t)ids[i + AHEAD] < (uint64_t)rows)
+            __builtin_prefetch(&first[ids[i + AHEAD] * ranks]);
+        const int64_t row = ids ? ids[i] : i;
+        int32_t least = GD_NO_CODE;
+        for (int32_t r = 0; (uint64_t)row < (uint64_t)rows && r < ranks; r++) {
+            const int32_t code = first[row * ranks + r];
+            const int32_t distance = (code - now + GD_NO_CODE) % GD_NO_CODE;
+            if (code != GD_NO_CODE && distance < least) least = distance;
+        }
+        codes[i] = (uint16_t)(least == GD_NO_CODE ? GD_NO_CODE : (now + least) % GD_NO_CODE);
+    }
+}
+
 int gd_punch_hole(int fd, int64_t offset, int64_t length) {
     const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
     return fallocate(fd, mode, offset, length) ? -errno : 0;

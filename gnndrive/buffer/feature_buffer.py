@@ -78,6 +78,7 @@ class FeatureBuffer:
         copies: told of each copy to the device.
 
     Attributes:
+        foreseen: the announced batches whose superbatches are known.
         missing_share: the share of the last admitted sweep's rows that had to be read, 0 to 1.
         retired: see `retire`.
         watchers: leases whose `ready` waits until their rows are valid or failed.
@@ -93,7 +94,7 @@ class FeatureBuffer:
         self._refuse = partial(raise_refusal, self.tables, buffers)
         self._part_rows = part_rows
         self._queue = AdmissionQueue()
-        self._foreseen = Foreseen()
+        self.foreseen = Foreseen()
         # The tickets at the head of the queue that are being admitted in parts.
         self._partial: tuple[list[Ticket], PartialAdmission] | None = None
         self.watchers: dict[Lease, None] = {}
@@ -142,12 +143,14 @@ class FeatureBuffer:
         table are needed next, if its superbatch is known.
         """
         if uses is not None:
-            self._foreseen[index] = rows, uses
+            self.foreseen[index] = rows, uses
         for name, ids in rows.items():
             near = uses[name].near if uses is not None and name in uses else None
             self.tables[name].announce(index, ids, near)
 
-    def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
+    def foresee(
+        self, first: int, last: int, later: Mapping[str, Codes] | None, anew: bool = False
+    ) -> None:
         """The next uses by the batches [first, last) are known: a superbatch was sampled ahead.
         Announced batches before `first` learn of it, too.
 
@@ -157,21 +160,22 @@ class FeatureBuffer:
                 [rows], `GD_NO_CODE` for none; tables whose next uses are not known are left out. It
                 is not kept. None: nothing is known any more, as at the start of an epoch; then
                 `first` and `last` are equal.
+            anew: whether rows that have next uses get those of `later` instead.
         """
         if later is None:
-            self._foreseen.clear()
+            self.foreseen.clear()
         else:
-            self._foreseen.learn(later)
+            self.foreseen.learn(later)
             if self._partial is not None:
                 self._partial[1].learn(later)
             for ticket in self._queue.head():
                 ticket.sweep.rows = None  # joined anew, with more codes
         for name in self.tables if later is None else later:
-            self.tables[name].foresee(first, last, None if later is None else later[name])
+            self.tables[name].foresee(first, last, None if later is None else later[name], anew)
 
     def withdraw(self, index: int, rows: Rows) -> None:
         """Take back the announcement of batch `index`, because it will not join."""
-        self._foreseen.pop(index, None)
+        self.foreseen.pop(index, None)
         if self.retired:
             return
         for name, ids in rows.items():
@@ -267,7 +271,7 @@ class FeatureBuffer:
             if leases is None:
                 return
             for ticket, lease in [(self._queue.pop(), lease) for lease in leases]:
-                self._foreseen.pop(ticket.index, None)
+                self.foreseen.pop(ticket.index, None)
                 if ticket.granted.done():  # cancelled while it was admitted in parts
                     lease.release()
                 else:
@@ -288,7 +292,7 @@ class FeatureBuffer:
                 name: self.tables[name].joined([ticket.rows[name] for ticket in tickets])
                 for name in tickets[0].rows
             }
-            sweep.codes = self._foreseen.joined(tickets)
+            sweep.codes = self.foreseen.joined(tickets)
         tables = {name: self.tables[name] for name in sweep.rows}
         parted = {name: each for name, each in tables.items() if isinstance(each, SlotTable)}
         if any(len(sweep.rows[name]) > self._part_rows for name in parted):

@@ -72,7 +72,9 @@ class Ranking:
     def rekey(self, tables: Tables, rows: Int64Array) -> None:
         """Set the keys of `rows` again, after the batch that needed them was withdrawn."""
 
-    def foresee(self, tables: Tables, first: int, last: int, later: Codes | None) -> None:
+    def foresee(
+        self, tables: Tables, first: int, last: int, later: Codes | None, anew: bool
+    ) -> None:
         """See `FeatureBuffer.foresee`."""
 
     def keep_from(self, least: int) -> None:
@@ -262,13 +264,15 @@ class CodeRanking(CaseRanking):
         pairs = zip(indices, near, strict=True)
         return sum(int(each[0] - each[1 : end - i].sum()) for i, each in pairs if each is not None)
 
-    def foresee(self, tables: Tables, first: int, last: int, later: Codes | None) -> None:
+    def foresee(
+        self, tables: Tables, first: int, last: int, later: Codes | None, anew: bool
+    ) -> None:
         """See `Ranking.foresee`."""
         self._now, self._end = first if later is None else self._now, last
         self._update_keys(self._now)
         codes = ffi.NULL if later is None else pointer(later)
         for table in tables:
-            check(lib.gd_buffer_recode(table, self.c, codes, later is None), "recode")
+            check(lib.gd_buffer_recode(table, self.c, codes, later is None or anew), "recode")
 
     def withdraw(self, tables: Tables, index: int, rows: Int64Array) -> None:
         """The batches up to `index` have been tried: rows that are needed soon may rank higher.

@@ -159,7 +159,9 @@ class RowTable(ABC):
     def rekey(self, rows: Int64Array) -> None:  # noqa: B027
         """Set the standby keys of `rows` again, after the batch that needed them was withdrawn."""
 
-    def foresee(self, first: int, last: int, later: Codes | None) -> None:  # noqa: B027
+    def foresee(  # noqa: B027
+        self, first: int, last: int, later: Codes | None, anew: bool = False
+    ) -> None:
         """See `FeatureBuffer.foresee`; `later` is of this table."""
 
     def begin_residents(self) -> None:  # noqa: B027  # not all have residents

@@ -153,9 +153,9 @@ class SlotTable(RowTable):
         """See `RowTable.rekey`."""
         self._ranking.rekey(self._ranked, rows)
 
-    def foresee(self, first: int, last: int, later: Codes | None) -> None:
+    def foresee(self, first: int, last: int, later: Codes | None, anew: bool = False) -> None:
         """See `FeatureBuffer.foresee`."""
-        self._ranking.foresee(self._ranked, first, last, later)
+        self._ranking.foresee(self._ranked, first, last, later, anew)
 
     def keep_from(self, least: int) -> None:
         """Rows of class `least` and above that are admitted from now on never leave their slots,

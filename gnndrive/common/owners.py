@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.records import Int32Array, Int64Array
 
@@ -46,6 +48,13 @@ class Owners:
         for each in range(self.world):
             places = np.flatnonzero(owner == each)
             yield places.astype(np.int32), numbers[places]
+
+    def select(self, values: npt.NDArray[Any], owner: int) -> npt.NDArray[Any]:
+        """The values of an owner's rows, in their order, of those of all rows, [rows]."""
+        whole = self.rows >> self.shift
+        stretches = values[: whole << self.shift].reshape(whole, 1 << self.shift)
+        own = stretches[owner :: self.world].reshape(-1)
+        return np.append(own, values[whole << self.shift :]) if whole % self.world == owner else own
 
     def numbers(self, rows: Int64Array) -> Int64Array:
         """The numbers that their owners have for rows."""

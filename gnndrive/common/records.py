@@ -199,11 +199,11 @@ class NextUses:
         codes: for each row the code of the next batch that needs it, `GD_NO_CODE` for none, uint16
             [n]; the code of batch i is `i % GD_NO_CODE`.
         near: int64 [GD_NEAR]. near[0]: how many distinct rows the batch has; near[d]: how many of
-            these the d-th batch behind it needs next.
+            these the d-th batch behind it needs next. None: batches of other ranks come between.
     """
 
     codes: Codes
-    near: Int64Array
+    near: Int64Array | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,25 +12,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
+from gnndrive.buffer.feature_buffer import add_later
 from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.errors import PeerError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.owners import Owners
 from gnndrive.common.padding import Parts
-from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.exchange.share import Rows
+from gnndrive.common.records import Codes, Int32Array, Int64Array, NextUses
+from gnndrive.exchange.share import NOTHING, Asked, Rows
 from gnndrive.host.arena import Arena, ArenaShape
+from gnndrive.host.group import STEP_BITS
 from gnndrive.host.messages import Kind, Message
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable, RemoteTicket
 
 Key: TypeAlias = tuple[int, int]
-Send: TypeAlias = Callable[[Message, "Sequence[Int64Array] | None"], object]
-"""Sends an owner a message, with the numbers of a batch's rows if that is ANNOUNCE; never waits."""
+Send: TypeAlias = Callable[[Message, Asked], object]
+"""Sends an owner a message, with what comes with ANNOUNCE and FORESEE; never waits."""
 ANSWERS = (Kind.READY, Kind.FAILED, Kind.LEFT)
 
 
@@ -61,6 +64,7 @@ class ExchangedTicket:
         places: for each owner, where its rows of each table are among the batch's.
         counts: how many rows of each table it has.
         owned: the ticket at each owner, once it has joined.
+        needed, uses: its rows by table, and when they are needed next, if that is known.
         rows: see `Rows`; where its rows arrive, once it has joined.
     """
 
@@ -68,6 +72,8 @@ class ExchangedTicket:
     places: list[list[Int32Array]]
     counts: list[int]
     owned: list[RemoteTicket]
+    needed: Mapping[str, Int64Array]
+    uses: Mapping[str, NextUses] | None
     rows: Rows = ()
 
 
@@ -79,6 +85,8 @@ class ExchangedBuffer:
         row_bytes: of each table.
         shape: how many batches may be announced at once, and how large they can be.
         send: for each owner.
+        rank: which of the ranks this one is, for the codes of next uses.
+        foreseen: see `Share`.
 
     Attributes:
         epoch: the number of the newest one.
@@ -94,16 +102,20 @@ class ExchangedBuffer:
 
     def __init__(
         self, owners: Mapping[str, Owners], row_bytes: Mapping[str, int], shape: ArenaShape,
-        send: Sequence[Send], empty: Allocate = np.empty,
+        send: Sequence[Send], empty: Allocate = np.empty, rank: int = 0,
+        foreseen: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._owners, self._row_bytes, self._empty = owners, row_bytes, empty
+        self._send_to = tuple(send)
         self._tickets: dict[int, ExchangedTicket] = {}  # announced, by the batch's index
+        self._known: dict[int, ExchangedTicket] = {}  # those whose superbatches are known
+        self._rank, self._foreseen, self._codes = rank, tuple(foreseen), np.empty(0, np.uint16)
         self._arriving: list[dict[Key, list[Arriving]]] = [{} for _ in send]
         tables = {name: RemoteTable(nbytes) for name, nbytes in row_bytes.items()}
         self.parts: list[RemoteBuffer] = []
-        for each in send:
+        for owner, each in enumerate(send):
             arena = Arena(shape, np.zeros(shape.nbytes, np.uint8))
-            self.parts.append(RemoteBuffer(tables, arena, _sender(arena, each)))
+            self.parts.append(RemoteBuffer(tables, arena, partial(self._send, owner, each, arena)))
 
     # ---- epochs ----
 
@@ -111,12 +123,18 @@ class ExchangedBuffer:
         """The rank begins its next epoch."""
         self.epoch += 1
         self.finished = False
+        if self._foreseen:  # the owner numbers the batches of all ranks (`Group`)
+            first = (self.epoch << STEP_BITS) + self._rank
+            codes = (np.arange(lib.GD_CODES) * len(self.parts) + first) % lib.GD_NO_CODE
+            codes[lib.GD_NO_CODE] = lib.GD_NO_CODE
+            self._codes = codes.astype(np.uint16)
         for part in self.parts:
             part.begin_epoch()
 
     def end_epoch(self) -> None:
         """The rank has ended its epoch; the others need not wait for its turns."""
         self._tickets.clear()
+        self._known.clear()
         for part in self.parts:
             part.end_epoch()
 
@@ -144,22 +162,54 @@ class ExchangedBuffer:
 
     # ---- what the stages call ----
 
+    def _send(self, owner: int, send: Send, arena: Arena, message: Message) -> None:
+        asked = NOTHING
+        if message.kind is Kind.ANNOUNCE:  # the rows are in their place
+            asked = Asked(arena.read_rows(message.a), self._codes_of(owner, message.step))
+        send(message, asked)
+
+    def _codes_of(self, owner: int, index: int) -> Sequence[Codes]:
+        ticket = self._known.get(index)
+        if ticket is None or ticket.uses is None:
+            return ()
+        places = dict(zip(self._owners, ticket.places[owner], strict=True))
+        return [self._codes[ticket.uses[name].codes[places[name]]] for name in self._foreseen]
+
     def row_bytes(self, table: str) -> int:
         """Bytes of a row of a table."""
         return self._row_bytes[table]
 
-    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
-        """See `BatchBuffer.announce`."""
+    def announce(
+        self, index: int, rows: Mapping[str, Int64Array],
+        uses: Mapping[str, NextUses] | None = None,
+    ) -> None:  # fmt: skip
+        """See `FeatureBuffer.announce`."""
         split = {name: list(owners.split(rows[name])) for name, owners in self._owners.items()}
         places = [[split[name][rank][0] for name in split] for rank in range(len(self.parts))]
         counts = [len(rows[name]) for name in self._owners]
+        ticket = ExchangedTicket((self.epoch, index), places, counts, [], rows, uses)
+        self._tickets[index] = ticket
+        if uses:
+            self._known[index] = ticket
         for rank, part in enumerate(self.parts):
             part.announce(index, {name: each[rank][1] for name, each in split.items()})
-        self._tickets[index] = ExchangedTicket((self.epoch, index), places, counts, [])
+
+    def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
+        """See `FeatureBuffer.foresee`."""
+        if not later:  # owners forget at the end of an epoch
+            return
+        for ticket in self._known.values():
+            for name, uses in (ticket.uses or {}).items():
+                add_later(uses, ticket.needed[name], later[name])
+        for owner, send in enumerate(self._send_to):
+            selected = (self._owners[name].select(later[name], owner) for name in self._foreseen)
+            codes = [self._codes[each] for each in selected]
+            send(Message(Kind.FORESEE, self.epoch, first, last), Asked((), codes))
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """See `BatchBuffer.withdraw`."""
         del self._tickets[index]
+        self._known.pop(index, None)
         for part in self.parts:
             part.withdraw(index, rows)
 
@@ -208,11 +258,13 @@ class ExchangedBuffer:
         for each in waiting:
             each.result().release()  # the owner has released the slots; its place is free
         rows, ticket.rows = ticket.rows, ()
+        self._known.pop(ticket.key[1], None)
         return ExchangedLease(dict(zip(self._owners, rows, strict=True)))
 
     def leave(self, ticket: ExchangedTicket) -> None:
         """See `BatchBuffer.leave`; the rows' memory stays until all owners have answered."""
         ticket.rows = ()
+        self._known.pop(ticket.key[1], None)
         for part, owned in zip(self.parts, ticket.owned, strict=False):
             part.leave(owned)
         for rank, arriving in enumerate(self._arriving):
@@ -291,13 +343,3 @@ class ExchangedLease:
     def release(self) -> None:
         """See `BatchLease.release`; the owners have released the slots."""
         self._rows.clear()
-
-
-def _sender(arena: Arena, send: Send) -> Callable[[Message], object]:
-    """Sends an owner a message; the rows of a batch that is announced are in its place."""
-
-    def sent(message: Message) -> None:
-        announces = message.kind is Kind.ANNOUNCE
-        send(message, arena.read_rows(message.a) if announces else None)
-
-    return sent

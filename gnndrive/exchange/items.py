@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from gnndrive.buffer.items import CODE_BYTES
 from gnndrive.common.items import Item, Life, Owner, Shape, Use
 from gnndrive.common.owners import Owners
 from gnndrive.disk.tiers.base import Tier
@@ -51,8 +50,7 @@ class Exchange:
         """The classes of these rows, from those of all."""
         if classes is None:
             return None
-        own = np.arange(self.count(table))
-        return classes[self.owners[table].rows_of(self.places[self.rank], own)]
+        return self.owners[table].select(classes, self.places[self.rank])
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`. All ranks ask one owner for as many rows as one rank asks all owners for."""
@@ -65,3 +63,10 @@ class Exchange:
         ids = (ASKED_BYTES + 2 * ANNOUNCED_BYTES) * shape.queued + JOINED_BYTES * shape.extracted
         why = f"numbers of rows that {shape.queued} batches of each rank need"
         yield Item("announced rows", ids * shape.entries, why, life=Life.EPOCH)
+        if shape.foreseen_rows:
+            # Of its own rows an owner has a code by each rank, and two while a superbatch becomes
+            # known; a rank has one of all rows, of which the samples ahead count its own, and
+            # sends it.
+            codes = self.world + 2 + (self.world - 1) + self.world
+            nbytes, why = CODE_BYTES * shape.foreseen_rows * codes, "when each rank needs each row"
+            yield Item("next uses of all ranks", nbytes, why, life=Life.EPOCH, use=Use.FEATURES)

@@ -6,7 +6,8 @@ length keep neither the event loop nor each other waiting. The receiving thread 
 their batch's memory and waits for nobody.
 
 A frame is a head (bytes of the message, whom it is for, bytes behind it), the message
-(`host/messages.py`), and for ANNOUNCE row numbers, for READY rows. An empty frame says that the
+(`host/messages.py`), and for ANNOUNCE row numbers, for READY rows, for ANNOUNCE and FORESEE codes
+of next uses. An empty frame says that the
 sender is alive.
 """
 
@@ -22,7 +23,7 @@ import socket
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
@@ -35,8 +36,9 @@ from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.interrupts import interruptible
 from gnndrive.common.limits import named_limit
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Codes
 from gnndrive.exchange.exchanged_buffer import Arriving
+from gnndrive.exchange.share import NOTHING, Asked
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message
 
 _HEAD = struct.Struct("<IIq")  # bytes of the message, `OWNER` or `ASKER`, bytes behind it
@@ -173,8 +175,10 @@ class Link:
 
     Args:
         timeout_s: after how long without a sign of life the rank is lost.
-        ids_max: the most bytes of row numbers of a batch.
-        wide: whether these are int64, else int32; of so many `tables`.
+        ids_max: the most row numbers of a batch.
+        wide: whether these are int64, else int32.
+        tables: the names of the tables.
+        foreseen: of those whose next uses ranks know, how many rows this rank owns.
         places_of: where the rows of a batch go, in any thread; see `ExchangedBuffer.places_of`.
         receive: gets a message in the event loop: whether it is for the owner of rows, the message,
             and row numbers.
@@ -183,13 +187,13 @@ class Link:
 
     def __init__(
         self, sock: socket.socket, rank: int, timeout_s: float, ids_max: int, wide: bool,
-        tables: int, places_of: PlacesOf,
-        receive: Callable[[bool, Message, Sequence[Int64Array] | None], object],
+        tables: Sequence[str], foreseen: Mapping[str, int], places_of: PlacesOf,
+        receive: Callable[[bool, Message, Asked], object],
         ended: Callable[[Exception | None], object],
     ) -> None:  # fmt: skip
         self._sock, self._timeout_s, self._ids_max = sock, timeout_s, ids_max
         self._dtype = np.dtype(np.int64 if wide else np.int32)
-        self._tables, self._places_of = tables, places_of
+        self._tables, self._foreseen, self._places_of = tuple(tables), dict(foreseen), places_of
         self._receive, self._ended = receive, ended
         self._loop = asyncio.get_running_loop()
         self._waiting: SimpleQueue[tuple[int, Message, Sequence[Bytes]] | None] = SimpleQueue()
@@ -215,13 +219,13 @@ class Link:
 
     # ---- sending ----
 
-    def ask(self, message: Message, rows: Sequence[Int64Array] | None) -> None:
-        """Send the owner a message, with the numbers of a batch's rows if it announces one."""
-        behind: list[Bytes] = []
-        if rows is not None:
-            counts = np.array([len(each) for each in rows], np.int64)
-            ids = [each.astype(self._dtype) for each in rows]
-            behind = [each.view(np.uint8) for each in (counts, *ids)]
+    def ask(self, message: Message, asked: Asked) -> None:
+        """Send the owner a message, and what comes with it."""
+        behind: list[npt.NDArray[Any]] = [*asked.codes]
+        if message.kind is Kind.ANNOUNCE:
+            counts = np.array([len(each) for each in asked.rows], np.int64)
+            behind = [counts, *(each.astype(self._dtype) for each in asked.rows), *behind]
+        behind = [each.view(np.uint8) for each in behind]
         self._waiting.put((OWNER, message, behind))
 
     def answer(self, message: Message, rows: Sequence[torch.Tensor]) -> None:
@@ -280,9 +284,11 @@ class Link:
             raise LinkError("a frame makes no sense")
         data = bytearray(length)
         self._fill(memoryview(data))
-        message, rows = Message.decode(bytes(data)), None
+        message, asked = Message.decode(bytes(data)), NOTHING
         if whom == OWNER and message.kind is Kind.ANNOUNCE:
-            rows = self._receive_ids(nbytes)
+            asked = self._receive_batch(nbytes)
+        elif whom == OWNER and message.kind is Kind.FORESEE:
+            asked = Asked((), self._receive_codes(nbytes, self._foreseen))
         elif whom == ASKER and message.kind is Kind.READY:
             self._receive_rows((message.epoch, message.step), nbytes)
         elif nbytes:
@@ -291,19 +297,35 @@ class Link:
             self._goodbye = True
             self._waiting.put(None)  # the rank closes its end when this one is closed
             return True
-        self._call_in_loop(self._receive, whom == OWNER, message, rows)
+        self._call_in_loop(self._receive, whom == OWNER, message, asked)
         return True
 
-    def _receive_ids(self, nbytes: int) -> Sequence[Int64Array]:
-        counts = np.empty(self._tables, np.int64)
-        if not counts.nbytes <= nbytes <= counts.nbytes + self._ids_max:
+    def _receive_batch(self, nbytes: int) -> Asked:
+        counts, size = np.empty(len(self._tables), np.int64), self._dtype.itemsize
+        if nbytes < counts.nbytes:
             raise LinkError(f"a batch has {nbytes:,} bytes of row numbers")
         self._fill(counts.data.cast("B"))
-        ids = np.empty((nbytes - counts.nbytes) // self._dtype.itemsize, self._dtype)
-        if counts.min(initial=0) < 0 or counts.sum() != len(ids):
-            raise LinkError(f"a batch has {len(ids):,} row numbers, not {counts.tolist()}")
-        self._fill(ids.data.cast("B") if len(ids) else memoryview(b""))
-        return [each.astype(np.int64) for each in np.split(ids, np.cumsum(counts)[:-1])]
+        nbytes -= counts.nbytes
+        if (
+            counts.min(initial=0) < 0
+            or counts.sum() > self._ids_max
+            or counts.sum() * size > nbytes
+        ):
+            raise LinkError(f"a batch of {counts.tolist()} rows has {nbytes:,} bytes of them")
+        ids = np.empty(counts.sum(), self._dtype)
+        self._fill(ids.view(np.uint8).data)
+        rows = [each.astype(np.int64) for each in np.split(ids, np.cumsum(counts)[:-1])]
+        by_table, left = dict(zip(self._tables, counts.tolist(), strict=True)), nbytes - ids.nbytes
+        codes = self._receive_codes(left, {n: by_table[n] for n in self._foreseen} if left else {})
+        return Asked(rows, codes)
+
+    def _receive_codes(self, nbytes: int, counts: Mapping[str, int]) -> Sequence[Codes]:
+        codes = [np.empty(count, np.uint16) for count in counts.values()]
+        if nbytes != sum(each.nbytes for each in codes):
+            raise LinkError(f"next uses of {dict(counts)} rows have {nbytes:,} bytes")
+        for each in codes:
+            self._fill(each.view(np.uint8).data)
+        return codes
 
     def _receive_rows(self, key: tuple[int, int], nbytes: int) -> None:
         try:

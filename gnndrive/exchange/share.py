@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import gt
 from typing import TypeAlias
 
@@ -17,9 +18,10 @@ import numpy as np
 import torch
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Codes, Int64Array, NextUses
+from gnndrive.exchange.next_uses import SharedUses
 from gnndrive.host.arena import Arena, ArenaShape
-from gnndrive.host.group import Group
+from gnndrive.host.group import STEP_BITS, Group
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
 from gnndrive.pipeline.channel import change_of
 from gnndrive.pipeline.epoch import Stages
@@ -32,6 +34,23 @@ Answer: TypeAlias = Callable[[Message, Rows], object]
 Key: TypeAlias = tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a rank tells an owner with ANNOUNCE or FORESEE.
+
+    Attributes:
+        rows: the owner's numbers of a batch's rows, int64 [n] for each table.
+        codes: when the batch's rows, or all of the owner's, are needed next (see `NextUses`),
+            uint16 [n] for each table whose next uses are known; none: that is not known.
+    """
+
+    rows: Sequence[Int64Array]
+    codes: Sequence[Codes] = ()
+
+
+NOTHING = Asked(())
+
+
 class Share:
     """The rows that this rank keeps, in a feature buffer of their own.
 
@@ -39,13 +58,19 @@ class Share:
         world: how many ranks may ask.
         shape: how many batches a rank may have announced, and how large they can be.
         workers: copy rows.
+        foreseen: the tables whose next uses ranks know, because they sample ahead.
     """
 
     def __init__(
         self, world: int, buffer: FeatureBuffer, stages: Stages, shape: ArenaShape,
-        workers: Workers,
+        workers: Workers, foreseen: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.group = Group(range(world), buffer, stages)
+        self.foreseen, self._epoch, self._end = tuple(foreseen), -1, 0
+        self._uses = SharedUses(world, {name: buffer.tables[name].rows for name in foreseen})
+        self._early: list[tuple[int, Message, Sequence[Codes]]] = []  # of epochs yet to begin
+        if foreseen:
+            buffer.foreseen = self._uses
         self.buffer, self.shape, self.workers = buffer, shape, workers
         self.askers: dict[int, Asker] = {}
 
@@ -53,6 +78,38 @@ class Share:
         """A rank will ask; `answer` gets what is said to it."""
         self.askers[rank] = Asker(self, rank, answer)
         return self.askers[rank]
+
+    def foresee(self, rank: int, message: Message, codes: Sequence[Codes]) -> None:
+        """A rank knows what its batches from `message.step` to before `message.a` need: for each
+        row of the tables the code of the first of them, uint16 [rows]."""
+        self._early.append((rank, message, codes))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Take what ranks know of an epoch, if no rank takes turns in an earlier one."""
+        self._early.sort(key=lambda each: each[1].epoch)  # as they came, in an epoch
+        turns = self.group.extracting
+        while self._early and all(
+            turns.has_ended(rank, self._early[0][1].epoch - 1) for rank in turns.ranks
+        ):
+            rank, message, codes = self._early.pop(0)
+            if message.epoch > self._epoch:
+                self._begin(message.epoch)
+            if message.epoch == self._epoch:
+                self._take(rank, message, codes)
+
+    def _begin(self, epoch: int) -> None:
+        """Nothing is known of an epoch that begins."""
+        self._epoch, self._end = epoch, epoch << STEP_BITS
+        self._uses.begin(self._end)
+        for name in self.foreseen:
+            self.buffer.tables[name].foresee(self._end, self._end, None)
+
+    def _take(self, rank: int, message: Message, codes: Sequence[Codes]) -> None:
+        begin, world = self._epoch << STEP_BITS, len(self.group.ranks)
+        self._end = max(self._end, begin + message.a * world)
+        later = self._uses.learn_of(rank, dict(zip(self.foreseen, codes, strict=True)))
+        self.buffer.foresee(begin, self._end, later, anew=True)
 
     async def ended(self, epoch: int) -> None:
         """Wait until no rank needs rows in an epoch any more."""
@@ -84,19 +141,26 @@ class Asker:
         self._arena = Arena(share.shape, memory)
         self._member = share.group.enter(rank, self._arena, self._said)
 
-    def receive(self, message: Message, rows: Sequence[Int64Array] | None = None) -> None:
-        """The rank has said something, with the numbers of `rows` of each table if it announces a
-        batch. ProtocolError: it makes no sense."""
+    def receive(self, message: Message, asked: Asked = NOTHING) -> None:
+        """The rank has said something, with the rows of a batch that it announces, or the codes
+        of a superbatch that it knows. ProtocolError: it makes no sense."""
         if self._lost is not None:
             return
         key, group = (message.epoch, message.step), self._share.group
+        if message.kind is Kind.FORESEE:
+            self._share.foresee(self.rank, message, asked.codes)
+            return
         if message.kind is Kind.ANNOUNCE:
-            shape = self._share.shape
-            sizes = [len(each) for each in rows or ()]
+            shape, rows = self._share.shape, asked.rows
+            sizes = [len(each) for each in rows]
             if len(sizes) != len(shape.rows_max) or any(map(gt, sizes, shape.rows_max)):
                 raise ProtocolError(f"rank {self.rank} announces a batch of {sizes} rows")
-            if rows is not None and 0 <= message.a < shape.places:  # else the group refuses it
+            if 0 <= message.a < shape.places:  # else the group refuses it
                 self._arena.write_rows(message.a, rows)
+            if asked.codes:
+                names = self._share.foreseen
+                uses = zip(names, asked.codes, strict=True)
+                self._member.uses[key] = {name: NextUses(codes, None) for name, codes in uses}
         elif message.kind is Kind.RELEASE:
             self._answered.discard(key)
             return
@@ -111,6 +175,7 @@ class Asker:
             self._later.append(message)
             return
         group.handle(self._member, message)
+        self._share.go_on()
 
     def leave(self, lost: bool) -> None:
         """The rank asks no more; `lost`: it has died. What is being copied for it is waited for."""
@@ -118,6 +183,7 @@ class Asker:
             self._lost = lost
             if not self._copying:
                 self._share.group.leave(self._member, lost)
+                self._share.go_on()
 
     def _said(self, message: Message) -> None:
         """The group has something to say to the rank."""
@@ -164,3 +230,4 @@ class Asker:
             self._share.group.handle(self._member, message)
         if self._lost is not None:
             self._share.group.leave(self._member, self._lost)
+        self._share.go_on()

@@ -20,7 +20,7 @@ from enum import Enum, auto
 import numpy as np
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Int64Array, NextUses
 from gnndrive.host.arena import COUNTERS, Arena
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
 from gnndrive.host.turns import Turns
@@ -29,7 +29,7 @@ from gnndrive.pipeline.epoch import Counters, Extracted, Failed, Sampled, Stages
 from gnndrive.pipeline.extract import extract_stage
 
 _NO_NODES: Int64Array = np.empty(0, np.int64)
-_STEP_BITS = 40  # of an order number, which is an epoch's number and a number within it
+STEP_BITS = 40  # of an order number, which is an epoch's number and a number within it
 
 
 class Stage(Enum):
@@ -70,6 +70,7 @@ class Member:
         batches: by (epoch, step).
         places: those of its arena that are in use.
         released: how many of its batches have been gathered.
+        uses: when rows are needed next, of batches that it announces now, if it knows that.
     """
 
     rank: int
@@ -78,6 +79,7 @@ class Member:
     batches: dict[tuple[int, int], Batch] = field(default_factory=dict)
     places: set[int] = field(default_factory=set)
     released: int = 0
+    uses: dict[tuple[int, int], Mapping[str, NextUses]] = field(default_factory=dict)
 
 
 class Group:
@@ -171,16 +173,16 @@ class Group:
     def _announce(self, member: Member, message: Message) -> None:
         epoch, step, place = message.epoch, message.step, message.a
         world = len(self.ranks)
-        epochs, steps = 1 << (62 - _STEP_BITS), (1 << _STEP_BITS) // world
+        epochs, steps = 1 << (62 - STEP_BITS), (1 << STEP_BITS) // world
         if not (0 <= step < steps and 0 <= epoch < epochs):
             raise ProtocolError(f"there is no batch {step} of epoch {epoch}")
         if (epoch, step) in member.batches or place in member.places:
             raise ProtocolError(f"batch {step}, or place {place}, was announced before")
         if not 0 <= place < member.arena.shape.places:
             raise ProtocolError(f"there is no place {place}")
-        order = (epoch << _STEP_BITS) + step * world + self.ranks.index(member.rank)
+        order = (epoch << STEP_BITS) + step * world + self.ranks.index(member.rank)
         batch = Batch(member, epoch, step, place, order)
-        self.buffer.announce(order, self._rows(batch))
+        self.buffer.announce(order, self._rows(batch), member.uses.pop((epoch, step), None))
         member.batches[epoch, step] = batch
         member.places.add(place)
 

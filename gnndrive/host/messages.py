@@ -36,8 +36,8 @@ class ProtocolError(GNNDriveError):
 
 
 class Kind(IntEnum):
-    """What a message says. Those up to `PASSED` come from ranks, the others from the service, which
-    also passes `AWAY` and `PASSED` on."""
+    """What a message says. Those up to `FORESEE` come from ranks, the others from the service,
+    which also passes `AWAY` and `PASSED` on."""
 
     HELLO = 1  # text: who connects, and what its loader needs
     ANNOUNCE = 2  # the batch's row ids are in place `a` of the arena
@@ -50,6 +50,7 @@ class Kind(IntEnum):
     ASK = 9  # answered by AWAITED
     AWAY = 10  # the user has taken `step` batches and waits in exchange `a`; to all, from rank `b`
     PASSED = 11  # to rank `a`, from rank `b`, whose user passes what the other has said in AWAY
+    FORESEE = 12  # a superbatch that begins with batch `step`: first uses of rows; see `exchange`
     STATUS = 32  # from anybody: answered by REPORT, whose clients begin with client `a`
     WELCOME = 64  # text: what the service has; file descriptors come with it
     REFUSED = 65  # text: why the client is refused

@@ -400,7 +400,7 @@ class Assembly:
     def _alone(self) -> str:
         """Why ranks cannot exchange rows; "": they can."""
         strategy, (device, _) = self.strategy, self.device
-        if self.scheme is not PLAIN or not {*strategy.tiers} <= {*default().tiers}:
+        if not self.scheme.exchanges or not {*strategy.tiers} <= {*default().tiers}:
             return f"strategy={strategy.name!r} reads rows in a way of its own"
         if not find("devices", device).shares_slots:
             return f"the feature buffer is in the memory of the device {name_of(device)!r}"

@@ -15,11 +15,10 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, PeerError
 from gnndrive.common.owners import Owners
-from gnndrive.common.records import Int64Array
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.items import Exchange
 from gnndrive.exchange.links import Address, Link, Meeting
-from gnndrive.exchange.share import Rows, Share
+from gnndrive.exchange.share import Asked, Rows, Share
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import Message, ProtocolError
 from gnndrive.loader.buffer_pool import BufferPool
@@ -115,10 +114,12 @@ class Exchanging:
         request, stages = settings.request, settings.stages
         assert request.exchange is not None
         self.exchange = request.exchange
+        self.foreseen = [name for name in self.exchange.owners if settings.foresees(name)]
         self._timeout_s = ranks.timeout_s or TIMEOUT_S
         needs: dict[str, Any] = {
             "the owners of rows": {n: repr(each) for n, each in self.exchange.owners.items()},
             "the most rows of a batch": batch_entries_max(request),
+            "tables whose next uses are known": self.foreseen,
         }
         places = stages.extracting_queue + stages.training_queue + SPARE_PLACES
         error: Exception | None = None
@@ -181,7 +182,10 @@ class ExchangeBuffers(RankBuffers):
             self._own: FeatureBuffer = pool.take()
             self._copiers = ThreadWorkers(COPIERS)
             undo.callback(self._copiers.close)
-            self._share = Share(exchange.world, self._own, stages, shape, self._copiers)
+            foreseen = {name: exchange.count(name) for name in given.foreseen}
+            self._share = Share(
+                exchange.world, self._own, stages, shape, self._copiers, given.foreseen
+            )
             self._places, send = exchange.places, dict[int, Any]()
             self._links, loop = dict[int, Link](), asyncio.get_running_loop()
             for rank, place in enumerate(exchange.places):
@@ -191,15 +195,17 @@ class ExchangeBuffers(RankBuffers):
                     send[place] = partial(later, asker.receive)
                     continue
                 link = self._links[rank] = Link(
-                    socks[rank], rank, timeout_s, shape.id_bytes * sum(shape.rows_max), shape.wide,
-                    len(row_bytes), partial(self._places_of, place), partial(self._receive, rank),
+                    socks[rank], rank, timeout_s, sum(shape.rows_max), shape.wide, [*row_bytes],
+                    foreseen, partial(self._places_of, place), partial(self._receive, rank),
                     partial(self._ended, rank),
                 )  # fmt: skip
                 undo.callback(link.abort)  # closing does not end a thread that receives
                 self._share.enter(rank, link.answer)
                 send[place] = link.ask
             by_place = [send[place] for place in sorted(send)]
-            self.buffer = ExchangedBuffer(exchange.owners, row_bytes, shape, by_place, empty)
+            self.buffer = ExchangedBuffer(
+                exchange.owners, row_bytes, shape, by_place, empty, exchange.rank, given.foreseen
+            )
             for link in self._links.values():
                 link.start()
             self._taking_own = loop.create_task(self._take_own())
@@ -220,14 +226,12 @@ class ExchangeBuffers(RankBuffers):
     def _places_of(self, owner: int, key: tuple[int, int]) -> Any:
         return self.buffer.places_of(owner, key)
 
-    def _receive(
-        self, rank: int, for_owner: bool, message: Message, rows: Sequence[Int64Array] | None
-    ) -> None:
+    def _receive(self, rank: int, for_owner: bool, message: Message, asked: Asked) -> None:
         if self._closed:
             return
         try:
             if for_owner:
-                self._share.askers[rank].receive(message, rows)
+                self._share.askers[rank].receive(message, asked)
             else:
                 self.buffer.receive(self._places[rank], message)
         except ProtocolError:

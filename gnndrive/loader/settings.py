@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnndrive.buffer.policies.base import WINDOW
+from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.plan import Plan
@@ -56,4 +57,5 @@ class RuntimeSettings:
     def foresees(self, name: str) -> bool:
         """Whether batches that are sampled ahead tell when a table's rows are needed next."""
         of_nodes = {table.name for table in self.request.tables if not table.of_edges}
-        return self.request.ahead is not None and name in of_nodes
+        knows = self.policy is not None and find("policies", self.policy).looks_ahead
+        return self.request.ahead is not None and knows and name in of_nodes

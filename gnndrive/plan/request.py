@@ -165,7 +165,8 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
     device: type[Device] = find("devices", request.device[0])
     policy: type[Policy] = find("policies", request.policy)
     edge_numbers = any(table.of_edges for table in request.tables)
-    of_nodes = sum(table.rows for table in request.tables if not table.of_edges)
+    counts = zip(request.tables, tables, strict=True)
+    of_nodes = sum(own.rows for table, own in counts if not table.of_edges)
     shape = shape_of(
         tables, size, store.num_edges, stages, policy, _batch_attribute_bytes(request, delivered),
         how is not None, EDGE_NUMBER_BYTES * edge_numbers, delivered,

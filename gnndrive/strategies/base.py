@@ -93,6 +93,7 @@ class Scheme:
         not_shared: why no host service can serve such a loader; "": it can.
         own_buffer: whether each rank has a feature buffer of its own, so that a host service can
             have the graph alone.
+        exchanges: whether ranks can exchange the rows of its tables.
         single: why a batch around any seeds cannot be made; "": it can.
     """
 
@@ -106,6 +107,7 @@ class Scheme:
     deals = False
     not_shared = ""
     own_buffer = False
+    exchanges = False
     single = ""
 
     def current(self, assembly: Any, begun: bool) -> Scheme:
@@ -198,7 +200,11 @@ class Scheme:
         return SampledFeed()
 
 
-PLAIN = Scheme()
+class _Plain(Scheme):
+    exchanges = True
+
+
+PLAIN = _Plain()
 
 
 @dataclass(frozen=True, kw_only=True)

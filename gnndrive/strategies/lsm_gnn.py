@@ -24,9 +24,9 @@ class LSMGNN(SamplesAhead):
     have too.
 
     Where this differs: batches that are sampled ahead wait on disk in superbatches, as with
-    `Ginex`, so that the policy looks 128 batches ahead. Each GPU has a cache of its own: the
-    exchange of section 4.1 is built for buffers in host memory whose strategy does not sample ahead
-    (`Tuning(exchange="stride")`).
+    `Ginex`, so that the policy looks 128 batches ahead. The exchange of section 4.1 is
+    `Tuning(exchange="stride")`, or True for stretches of rows instead of single ones; an owner
+    knows the next uses by the batches of all ranks.
 
     Args:
         victim_buffer: the pinned host memory for rows that leave a GPU, in bytes or as text.

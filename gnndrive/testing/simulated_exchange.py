@@ -13,17 +13,25 @@ from functools import partial
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import PeerError
 from gnndrive.common.owners import Owners
-from gnndrive.common.records import Int64Array
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.owned_rows import OwnedRows
-from gnndrive.exchange.share import Rows, Share
+from gnndrive.exchange.share import Asked, Rows, Share
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import Message, ProtocolError
+from gnndrive.pipeline.epoch import Feed
+from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.sampling.samplers.base import Sampler
+from gnndrive.strategies.superbatches.feed import AheadFeed
 from gnndrive.testing.simulated_ranks import Link, RankUser, SimulatedRanks
-from gnndrive.testing.simulation import InlineWorkers, RandomSampler, Scenario, Simulation
+from gnndrive.testing.simulation import (
+    InlineWorkers,
+    RandomSampler,
+    Scenario,
+    SimulatedSuperbatches,
+    Simulation,
+)
 
 NOTICE_TURNS_MAX = 20  # until the others notice that a rank has died
 
@@ -42,8 +50,9 @@ class OwnSimulation(Simulation):
         context = TierContext(self.layout, self.engine, None, file.row_count, file.row_bytes)
         tier = OwnedRows(make_chain(scenario.tiers, context), self._owners, self._rank)
         return SlotTable(
-            count, slots, file.row_bytes, memory, tier, scenario.policy, scenario.group_rows_max
-        )
+            count, slots, file.row_bytes, memory, tier, scenario.policy, scenario.group_rows_max,
+            foreseen=scenario.foreseen,
+        )  # fmt: skip
 
 
 class ExchangingRank(RankUser):
@@ -60,14 +69,24 @@ class ExchangingRank(RankUser):
         file, most = scenario.file, scenario.batch_size + scenario.extra_max
         shape = ArenaShape(places, (most,))
         workers = InlineWorkers(seed + 100 + number)
-        self.share = Share(ranks, self.own.buffer, scenario.stages, shape, workers)
+        foreseen = ["x"] if scenario.foreseen else []
+        self.share = Share(ranks, self.own.buffer, scenario.stages, shape, workers, foreseen)
         self._lanes: list[Link] = []
         self._lost = set[int]()
         self._make_buffer: Callable[[list[Link]], ExchangedBuffer] = lambda requests: (
             ExchangedBuffer(
-                {"x": owners}, {"x": file.row_bytes}, shape, [each.send for each in requests]
+                {"x": owners},
+                {"x": file.row_bytes},
+                shape,
+                [each.send for each in requests],
+                rank=number,
+                foreseen=foreseen,
             )
         )
+
+    def _feed(self) -> Feed:
+        scenario = self.own.scenario
+        return AheadFeed(SimulatedSuperbatches(scenario)) if scenario.superbatch else SampledFeed()
 
     def connect(self, others: Sequence[ExchangingRank]) -> None:
         """Make the lanes to the owners, this rank among them, and theirs to this rank."""
@@ -80,13 +99,12 @@ class ExchangingRank(RankUser):
         self.buffer = self._make_buffer(requests)
 
     def serve(
-        self, asking: ExchangingRank, receive: Callable[..., None], message: Message,
-        rows: Sequence[Int64Array] | None,
-    ) -> None:  # fmt: skip
+        self, asking: ExchangingRank, receive: Callable[..., None], message: Message, asked: Asked
+    ) -> None:
         """Take what a rank asks."""
         if self.alive:
             try:
-                receive(message, rows)
+                receive(message, asked)
             except ProtocolError as error:
                 asking.refused = error
 

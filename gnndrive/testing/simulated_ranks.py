@@ -24,7 +24,7 @@ from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import Group
 from gnndrive.host.messages import Message, ProtocolError
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable
-from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs
+from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs, Feed
 from gnndrive.pipeline.output_queue import OutputEnded
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.sample import SampledFeed
@@ -151,6 +151,9 @@ class RankUser:
                 own = replace(seeds, index=step, dealt=seeds.index)
                 yield Window([own]), own
 
+    def _feed(self) -> Feed:
+        return SampledFeed()
+
     def begin(self, number: int, barrier: Barrier, limit: int | None = None) -> asyncio.Task[None]:
         """Begin the rank's part of epoch `number`, with a user who takes up to `limit` batches."""
         scenario, loop = self._shared.scenario, asyncio.get_running_loop()
@@ -159,7 +162,7 @@ class RankUser:
         self.buffer.begin_epoch()
         epoch = Epoch(
             EpochInputs(
-                number, self._shared.seed, self._batches(), sampler, self._shared, SampledFeed()
+                number, self._shared.seed, self._batches(), sampler, self._shared, self._feed()
             ),
             topologies=[], buffer=self.buffer, workers=self._workers, stages=scenario.stages,
             counters=Counters(), combined=1,

@@ -25,7 +25,7 @@ def test_whatever_ends_receiving_is_told():
     async def main():
         ended = [asyncio.Queue() for _ in range(2)]
         links = [
-            Link(sock, 1 - rank, 60, 0, False, 1, places_of, None, ended[rank].put_nowait)
+            Link(sock, 1 - rank, 60, 0, False, ["x"], {}, places_of, None, ended[rank].put_nowait)
             for rank, sock in enumerate(connected())
         ]
         for link in links:

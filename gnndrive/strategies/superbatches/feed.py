@@ -21,12 +21,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer, add_later
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
-from gnndrive.common.records import Codes, NextUses, NodeKey, Sample, Seeds, Subgraph
+from gnndrive.common.records import Codes, Int64Array, NextUses, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch_times import SAMPLED
 from gnndrive.pipeline.epoch import Epoch, Failed, Feed, Sampled, SampledBatch
 from gnndrive.pipeline.sample import (
@@ -81,6 +81,18 @@ class Source(Protocol):
 
     def no_room(self) -> ConfigError:
         """See `LoaderSuperbatches.no_room`."""
+
+
+class ForeseeingBuffer(Protocol):
+    """A `FeatureBuffer`, or one that passes on what it is told."""
+
+    def announce(
+        self, index: int, rows: Mapping[str, Int64Array], uses: Mapping[str, NextUses] | None
+    ) -> None:
+        """See `FeatureBuffer.announce`."""
+
+    def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
+        """See `FeatureBuffer.foresee`."""
 
 
 class AheadFeed(SampledFeed):
@@ -243,10 +255,10 @@ class AheadFeed(SampledFeed):
 
     def _foresee(self, epoch: Epoch, superbatch: Superbatch) -> None:
         """Tell the feature buffer, and the batches that are yet to be replayed, what it needs."""
-        assert isinstance(epoch.buffer, FeatureBuffer), "only a FeatureBuffer foresees"
         self._later = later = self._source.next_uses()
         by_table = {name: later[type] for name, type in self._source.foreseen.items()}
-        epoch.buffer.foresee(superbatch.first, superbatch.end, by_table)
+        buffer = cast(ForeseeingBuffer, epoch.buffer)
+        buffer.foresee(superbatch.first, superbatch.end, by_table)
 
     # ---- replaying
 
@@ -278,8 +290,7 @@ class AheadFeed(SampledFeed):
 
     async def _replay(self, epoch: Epoch, superbatch: Superbatch, index: int) -> None:
         """Read a sample and put it, or the error, into the extracting queue."""
-        buffer, known = epoch.buffer, self._later
-        assert isinstance(buffer, FeatureBuffer)
+        buffer, known = cast(ForeseeingBuffer, epoch.buffer), self._later
         try:
             sampled, uses = await epoch.workers.run(self._read, epoch, superbatch, index, known)
         except Exception as error:
@@ -388,5 +399,4 @@ def loads_of(epoch: Epoch) -> tuple[int, int]:
 
 def _forget_next_uses(epoch: Epoch) -> None:
     """Rows in the buffer are keyed by the batches of another epoch."""
-    assert isinstance(epoch.buffer, FeatureBuffer), "only a FeatureBuffer foresees"
-    epoch.buffer.foresee(epoch.inputs.first, epoch.inputs.first, None)
+    cast(ForeseeingBuffer, epoch.buffer).foresee(epoch.inputs.first, epoch.inputs.first, None)

@@ -112,19 +112,24 @@ class AheadScheme(Scheme):
 
     def __init__(self, strategy: SamplesAhead) -> None:
         self.strategy = strategy
+        self.exchanges = strategy.phases != "apart"
         if strategy.phases == "apart":
             self.not_shared = "with phases='apart' each rank frees the graph between superbatches"
 
     def ahead(self, assembly: Assembly) -> PlannedSuperbatches:
         """See `Scheme.ahead`."""
         asked, store = self.strategy.superbatch, assembly.store
+        # The owner of a row has codes of 16 bits for the batches of all ranks.
+        exchange = assembly.own["exchange"] or store.info.shard is not None
+        longest = SUPERBATCH_MAX // (assembly.ranks.world if exchange else 1)
         folder = self.strategy.folder_in(store.path)
         try:
             batches = assembly.steps()
         except TypeError:
-            batches = SUPERBATCH_MAX
+            batches = longest
         return PlannedSuperbatches(
-            folder, None if asked == "auto" else int(asked), batches, _record_size(assembly),
+            folder, None if asked == "auto" else int(asked), min(batches, longest),
+            _record_size(assembly),
             free_bytes(folder) // assembly.ranks.on_host, self.strategy.phases == "apart",
         )  # fmt: skip
 

@@ -36,7 +36,9 @@ def test_several_tables_none_and_seed_edges(run, store, without_x, tmp_path_fact
     typed = {"input_nodes": "paper", "buffer": "120KB"}
     links = {"links": True, "num_neighbors": [3], "neg_sampling": "binary", "batch_size": 200}
     stride = {"exchange": "stride", "sampling": "labor"}
+    ahead = typed | {"strategy": "lsm-gnn:superbatch=3"}
     asked = [(of_types, typed), (store, links), (without_x, {}), (store, stride)]
+    asked += [(of_types, ahead), (store, links | {"strategy": "ginex"})]
     given = [{"store": str(each.path), **EXCHANGE, **rest} for each, rest in asked]
     row_classes(of_types, "paper", "degree")  # ranks that make them at once warn of it
     ended = run("several", 3, asked=given)
@@ -78,7 +80,7 @@ def test_a_rank_that_is_stopped_is_named_and_may_go_on(run, store, whole):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"strategy": "ginex"}, "strategy='ginex' reads rows in a way of its own"),
+        ({"strategy": "rolling"}, "strategy='rolling' reads rows in a way of its own"),
         ({"in_order": False}, "because in_order=False"),
         ({"device": "simulated-cuda"}, "is in the memory of the device 'simulated-cuda'"),
         ({"exchange": "all"}, "exchange='all': give True, False or 'stride'"),
