@@ -2,8 +2,8 @@
 
 usage: python bench/ranks.py STORE [--ranks 2] [--mode one,own,shared,exchange] [--batches 40]
            [--rounds 1] [--memory SIZE | --buffer SIZE] [--fanout 10,10,10] [--batch-size 1024]
-           [--samplers N] [--step-s 0] [--hosts --net 1gbit] [--memory-steps 0] [--limit SIZE]
-           [--json FILE]
+           [--samplers N] [--sweep N] [--strategy gnndrive] [--step-s 0] [--hosts --net 1gbit]
+           [--memory-steps 0] [--limit SIZE] [--json FILE]
 
 Each mode loads the same batches of one epoch: "one" in one process; "own" in --ranks processes,
 each with a feature buffer and a graph of its own (host_service=False); "shared" in --ranks
@@ -59,9 +59,10 @@ def make_loader(options: argparse.Namespace) -> gnndrive.NeighborLoader:
     }
     return gnndrive.NeighborLoader(
         store, options.fanout, seeds[:count], batch_size=options.batch_size, seed=0, ranks=True,
-        host_service=options.mode == "shared",
+        strategy=options.strategy, host_service=options.mode == "shared",
         tuning=gnndrive.Tuning(
-            samplers=options.samplers or "auto", exchange=options.mode == "exchange"
+            samplers=options.samplers or "auto", sweep=options.sweep or "auto",
+            exchange=options.mode == "exchange",
         ),
         **sizes,
     )  # fmt: skip
@@ -200,6 +201,8 @@ def main() -> None:
     for name in ("--memory", "--buffer", "--limit"):
         parser.add_argument(name)
     parser.add_argument("--samplers", type=int)
+    parser.add_argument("--sweep", type=int)
+    parser.add_argument("--strategy", default="gnndrive")
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--memory-steps", type=int, default=0)
     parser.add_argument("--hosts", action="store_true")

@@ -80,8 +80,8 @@ def test_a_state_goes_on_with_another_strategy(make):
 
 
 def test_closing_ends_the_threads(make, data):
-    """Which two iterators share."""
-    loader = make(**PYG_PLUS | {"strategy": "pyg+:threads=4"}, batch_size=200)
+    """Which two iterators share; there are more batches than the queues hold."""
+    loader = make(**PYG_PLUS | {"strategy": "pyg+:threads=4"}, batch_size=20)
     for batches in zip(loader, loader, strict=True):
         for batch in batches:
             check(batch, data)
