@@ -11,7 +11,8 @@ processes with one buffer and one graph; "exchange" in --ranks processes whose b
 over TCP (Tuning(exchange=True)), as on several hosts. --memory and --buffer are for the whole host,
 in each mode.
 With --hosts each rank is a host, a network namespace that sends and receives at most --net, such as
-1gbit (as root, with iproute2); then --memory and --buffer are for each of them.
+1gbit (as root, with iproute2); then --memory and --buffer are for each of them. STORE may be such
+as "parts/part-{rank}.gnn", of `gnndrive shard`, with --mode exchange.
 The ranks meet after each step (torch.distributed.barrier over gloo), and compute for --step-s
 seconds before.
 Modes take turns, --rounds times; caches are dropped before each run, where that is allowed, and
@@ -51,7 +52,7 @@ MODES = ("one", "own", "shared", "exchange")
 
 
 def make_loader(options: argparse.Namespace) -> gnndrive.NeighborLoader:
-    store = gnndrive.open(options.store)
+    store = gnndrive.open(options.store.format(rank=options.rank))
     seeds = torch.randperm(store.num_nodes, generator=torch.Generator().manual_seed(0))
     count = min(options.batches * options.batch_size, store.num_nodes)
     sizes = {
@@ -166,7 +167,7 @@ def hosts(count: int, net: str) -> Iterator[None]:
 
 
 def run_mode(options: argparse.Namespace, mode: str, group: Any) -> dict[str, Any]:
-    _limits.drop_caches(Path(options.store), everything=True)
+    _limits.drop_caches(Path(options.store).parent, everything=True)
     world = 1 if mode == "one" else options.ranks
     with (
         tempfile.TemporaryDirectory() as folder,
