@@ -299,8 +299,9 @@ class ExchangedBuffer:
 
     @property
     def late(self) -> int:
-        """The first owner whose rows have not come, else the first."""
-        return next((owner for owner, each in enumerate(self._arriving) if each), 0)
+        """The owner whose rows of the first batch have not come; 0: none is late."""
+        first = [(min(each), owner) for owner, each in enumerate(self._arriving) if each]
+        return min(first, default=((), 0))[1]
 
     async def awaited(self) -> int:
         """Ask the owner that is late whose turn is the next one: see `RemoteBuffer.awaited`."""

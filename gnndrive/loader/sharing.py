@@ -328,8 +328,8 @@ class RankBuffers(Buffers):
                 rank = await self.buffer.awaited()
         except TimeoutError:
             return f"{self.owner} not answer; it may be stopped, or short of memory"
-        except GNNDriveError:
-            return ""
+        except GNNDriveError as error:
+            return str(error)
         if rank in (-1, self._rank):
             return ""
         return (
