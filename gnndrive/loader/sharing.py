@@ -157,8 +157,10 @@ def join_host_service(
     try:
         settings = make_settings()
         request = settings.request
+        exchange = request.exchange
         arguments = {
-            "memory": request.memory, "buffer": request.buffer, "exchange": own.get("exchange")
+            "memory": request.memory, "buffer": request.buffer, "exchange": own.get("exchange"),
+            "the rows that are exchanged": [] if exchange is None else list(exchange.owners),
         }  # fmt: skip
         buffer = buffer_settings(store, settings)
         topology = settings.plan.topology.name if request.shared_graph else ""

@@ -49,14 +49,16 @@ def test_parts_that_do_not_belong_together(run, store, tmp_path):
     asked = [
         ("store", halves[0], halves[0]), ("store", halves[0], str(store.path)),
         ("store", halves[0], thirds[1]), ("exchange", False, "stride"), ("in_order", True, False),
+        ("attrs", None, ["y"]),
     ]  # fmt: skip
-    ended = run("differing", 2, store=halves, asked=asked)
+    ended = run("differing", 2, store=halves, asked=asked, hosts=["first", "second"])
     reasons = [
         "not as many have opened each: part 0 by 2, part 1 by 0. Open on each host the part",
         "the number of parts of it is 2 on rank 0 and None on rank 1",
         "the number of parts of it is 2 on rank 0 and 3 on rank 1",
         "part of a store that was divided in stretches: leave it out",
         "rows of nodes/x, which ranks cannot send to each other, because in_order=False: change",
+        "the rows that are exchanged is ['nodes/x'] on rank 0 and [] on rank 1",
     ]
     for rank, errors in enumerate(ended.results):
         for reason, text in zip(reasons, errors, strict=True):
