@@ -191,6 +191,8 @@ def _find_recording(assembly: Assembly, packed: Any) -> Recording:
 def _none(assembly: Assembly, wanted: PackSettings, there: Sequence[FoundLayout[PackInfo]]) -> str:
     """The message for a store without a pack of these batches."""
     store, name = assembly.store.path, assembly.strategy.name
+    whole = f"strategy={name!r} needs a pack, which may have any: use the whole store"
+    assembly.store.check_whole(whole)
     lines = []
     for pack in there:
         said = pack.problem

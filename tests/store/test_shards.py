@@ -53,12 +53,18 @@ def test_what_needs_rows_is_refused(tmp_path):
         write_shards(each, tmp_path / f"of {each.path.stem}", 2, 1) for each in (store, small)
     )
     loader = gnndrive.NeighborLoader(part, [3], ("paper", torch.arange(9)), batch_size=3)
+
+    def loader_of(of, **given):
+        return gnndrive.NeighborLoader(of, [3], torch.arange(9), batch_size=3, **given)
+
     refused = {
         "so only a loader with ranks=True has them all": [
             lambda: part["author"].x, lambda: part[WRITES].edge_attr, lambda: tiny.x,
             lambda: tiny.table("x"), lambda: loader(torch.arange(2)),
         ],
         "give ranks=True, and start torchrun with --nnodes 2; or": [lambda: iter(loader)],
+        "may have any: use the whole store": [lambda: iter(loader_of(tiny, strategy="diskgnn"))],
+        "have all: use the whole store": [lambda: iter(loader_of(tiny, strategy="marius"))],
         "pack the whole store": [lambda: gnndrive.pack(tiny, [3], torch.arange(9), batch_size=3)],
         "partition the whole store": [lambda: gnndrive.partition(tiny)],
         "stripe the whole store": [lambda: gnndrive.stripe(tiny, [tmp_path])],

@@ -216,6 +216,9 @@ def _quoted(store: Store) -> str:
 def _only(store: Store, strategy: InsideWindows) -> Path:
     there = PARTITIONS.of(store)
     if not there:
+        store.check_whole(
+            f"strategy={strategy.name!r} needs partitions, which have all: use the whole store"
+        )
         raise ConfigError(
             f"strategy={strategy.name!r} samples inside partitions, and {store.path} has none: "
             f"make them with gnndrive.partition(store), or `{strategy.lacks(store)}`"
