@@ -20,7 +20,6 @@ import torch
 
 from gnndrive.buffer.feature_buffer import add_later
 from gnndrive.common.array_pool import Allocate, empty_tensor
-from gnndrive.common.errors import PeerError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.owners import Owners
 from gnndrive.common.padding import Parts
@@ -292,7 +291,7 @@ class ExchangedBuffer:
             self._arriving[owner].pop((message.epoch, message.step), None)
         self.parts[owner].receive(message)
 
-    def lose(self, owner: int, error: PeerError) -> None:
+    def lose(self, owner: int, error: BaseException) -> None:
         """An owner will answer no more, nor do rows of it arrive."""
         self._arriving[owner].clear()
         self.parts[owner].fail(error)

@@ -209,6 +209,7 @@ class ExchangeBuffers(RankBuffers):
             for link in self._links.values():
                 link.start()
             self._taking_own = loop.create_task(self._take_own())
+            self._taking_own.add_done_callback(self._own_ended)
             undo.pop_all()
 
     @property
@@ -251,6 +252,10 @@ class ExchangeBuffers(RankBuffers):
                     await self._copiers.run(each.land, 0, own.numpy().reshape(-1))
             self.buffer.receive(self._places[self._rank], message)
             del message, rows
+
+    def _own_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.buffer.lose(self._places[self._rank], error)
 
     def _ended(self, rank: int, why: Exception | None) -> None:
         """The connection to a rank has ended; without `why`, by its goodbye."""

@@ -38,6 +38,7 @@ import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import GNNDriveError, LateError
 from gnndrive.common.interrupts import deferred_interrupts
+from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.host.connect import service_of
 from gnndrive.host.connection import Connection, ask
 from gnndrive.host.start import Listener
@@ -280,6 +281,19 @@ def much(rank: Rank, store: str, **arguments: Any) -> dict[str, Any]:
         found["kept"] = [digest(batch) for batch in islice(kept, 1 if rank.number else None)]
         next(iter(small))
     return found
+
+
+def without_memory(rank: Rank, store: str, **arguments: Any) -> str:
+    """The rows that the first rank sends to itself cannot land; the error that this rank gets."""
+    places_of = ExchangedBuffer.places_of
+
+    def refuse(buffer: ExchangedBuffer, owner: int, key: tuple[int, int]) -> Any:
+        if owner == rank.number == 0:
+            raise MemoryError("no memory for rows")
+        return places_of(buffer, owner, key)
+
+    with loader(store, **arguments) as made, patch.object(ExchangedBuffer, "places_of", refuse):
+        return error_of(lambda: list(made))
 
 
 def differing(

@@ -61,6 +61,12 @@ def test_a_rank_that_ends_is_an_error_at_the_others(run, store, whole, seeds, ho
     assert found["again"].startswith(("RuntimeError: ", "PeerError: "))
 
 
+def test_an_error_as_own_rows_land_reaches_the_user(run, store):
+    first, second = run("without_memory", 2, store=str(store.path), **EXCHANGE).results
+    assert first == "MemoryError: no memory for rows"
+    assert second.startswith("PeerError: rank 0 has closed its loader")
+
+
 def test_ctrl_c_ends_the_ranks(run, store):
     ended = run("interrupted", 3, store=str(store.path), at=9, **EXCHANGE)
     assert [found["error"] for found in ended.results] == ["KeyboardInterrupt: "] * 3
