@@ -417,6 +417,14 @@ void gd_ring_get_stats(gd_ring *ring, gd_ring_stats *out);
 /* *out += the latencies so far, with all of those of finished jobs. Any thread. */
 void gd_ring_get_latency(const gd_ring *ring, gd_latency *out);
 
+/* ---- owners.c: the rows that each rank of an exchange owns ---- */
+/* Stretches of 2^shift rows are dealt to `world` owners, up to 2^31, in turn; each numbers its
+ * own from 0. Writes to places[n] which of rows[n] are each owner's, one owner after the other, to
+ * numbers[n] their numbers, and to ends[world] where each owner's end. A negative row has a
+ * negative number. */
+void gd_split_rows(const int64_t *rows, int64_t n, int shift, int64_t world, int64_t *ends,
+                   int32_t *places, int64_t *numbers);
+
 #include "packing.h"
 #include "partition.h"
 #include "sampling.h"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.records import Int32Array, Int64Array
+
+Value = TypeVar("Value", bound=np.generic)
 
 STRETCH_BYTES = 4 << 20  # so that a sorted pass over a rank's rows reads as much in one request
 STRETCHES = 16  # of each rank at least, so that all have about as many rows
@@ -41,20 +43,17 @@ class Owners:
         last = stretches > 0 and (stretches - 1) % self.world == owner
         return (own << self.shift) - lacking * last
 
-    def split(self, rows: Int64Array) -> Iterator[tuple[Int32Array, Int64Array]]:
+    def split(self, rows: Int64Array) -> list[tuple[Int32Array, Int64Array]]:
         """For each owner, which of `rows`, int64 [n], are its own: their places, int32, and its
         numbers for them, int64. A row that is out of range has a number that is, too."""
-        owner, numbers = (rows >> self.shift) % self.world, self.numbers(rows)
-        for each in range(self.world):
-            places = np.flatnonzero(owner == each)
-            yield places.astype(np.int32), numbers[places]
-
-    def select(self, values: npt.NDArray[Any], owner: int) -> npt.NDArray[Any]:
-        """The values of an owner's rows, in their order, of those of all rows, [rows]."""
-        whole = self.rows >> self.shift
-        stretches = values[: whole << self.shift].reshape(whole, 1 << self.shift)
-        own = stretches[owner :: self.world].reshape(-1)
-        return np.append(own, values[whole << self.shift :]) if whole % self.world == owner else own
+        count, ends = len(rows), np.empty(self.world, np.int64)
+        places, numbers = np.empty(count, np.int32), np.empty(count, np.int64)
+        lib.gd_split_rows(
+            pointer(rows), count, self.shift, self.world,
+            pointer(ends), pointer(places), pointer(numbers),
+        )  # fmt: skip
+        own = (np.split(each, ends[:-1]) for each in (places, numbers))
+        return list(zip(*own, strict=True))
 
     def numbers(self, rows: Int64Array) -> Int64Array:
         """The numbers that their owners have for rows."""
@@ -65,3 +64,13 @@ class Owners:
         """The rows that an owner has numbered so."""
         stretch = (numbers >> self.shift) * self.world + owner
         return (stretch << self.shift) + (numbers & ((1 << self.shift) - 1))
+
+    def values_of(self, owner: int, values: npt.NDArray[Value]) -> npt.NDArray[Value]:
+        """Copy those of an owner's rows out of an array with a value for each row."""
+        size, found = 1 << self.shift, np.empty(self.count(owner), values.dtype)
+        rounds = self.rows // (size * self.world)
+        dealt = rounds * size * self.world
+        of_owner = values[:dealt].reshape(rounds, self.world, size)[:, owner]
+        found[: rounds * size].reshape(rounds, size)[:] = of_owner
+        found[rounds * size :] = values[dealt + owner * size :][:size]
+        return found

@@ -183,7 +183,7 @@ class ExchangedBuffer:
         uses: Mapping[str, NextUses] | None = None,
     ) -> None:  # fmt: skip
         """See `FeatureBuffer.announce`."""
-        split = {name: list(owners.split(rows[name])) for name, owners in self._owners.items()}
+        split = {name: owners.split(rows[name]) for name, owners in self._owners.items()}
         places = [[split[name][rank][0] for name in split] for rank in range(len(self.parts))]
         counts = [len(rows[name]) for name in self._owners]
         ticket = ExchangedTicket((self.epoch, index), places, counts, [], rows, uses)
@@ -201,7 +201,7 @@ class ExchangedBuffer:
             for name, uses in (ticket.uses or {}).items():
                 add_later(uses, ticket.needed[name], later[name])
         for owner, send in enumerate(self._send_to):
-            selected = (self._owners[name].select(later[name], owner) for name in self._foreseen)
+            selected = (self._owners[name].values_of(owner, later[name]) for name in self._foreseen)
             codes = [self._codes[each] for each in selected]
             send(Message(Kind.FORESEE, self.epoch, first, last), Asked((), codes))
 

@@ -50,7 +50,7 @@ class Exchange:
         """The classes of these rows, from those of all."""
         if classes is None:
             return None
-        return self.owners[table].select(classes, self.places[self.rank])
+        return self.owners[table].values_of(self.places[self.rank], classes)
 
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`. All ranks ask one owner for as many rows as one rank asks all owners for."""
