@@ -547,9 +547,11 @@ class Cuda(Staged):
 
 
 class CudaHostSlots(HostSlots, Cuda):
-    """One GPU beside slots in host memory; with CuPy it reads them itself."""
+    """One GPU beside slots in host memory; with CuPy it reads them itself, on a stream of its own:
+    a gather takes as long as the bus takes for a batch, and training would wait for it."""
 
     name = "cuda-host-slots"
+    options = MoveOptions(gather_stream=True)
 
     @classmethod
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:

@@ -17,6 +17,7 @@ from gnndrive.buffer.devices.cuda import (
     MARGIN,
     CaptureMode,
     Cuda,
+    CudaHostSlots,
     PinnedMemory,
     TorchDriver,
 )
@@ -86,6 +87,23 @@ def test_a_gather_of_its_own_stream_does_not_wait_for_training(gpus):
     assert busy.query()
     del out
     driver.close()
+
+
+def test_a_batch_out_of_slots_on_the_host_does_not_wait_for_training(gpus):
+    """It comes over the bus, which takes as long as a step may."""
+    device = CudaHostSlots(torch.device("cuda", 1))
+    memory, rows = device.allocate(SLOTS, ROW_BYTES), some_rows(SLOTS, ROW_BYTES)
+    memory._slots[:] = rows
+    with device.driver.computing():
+        torch.cuda._sleep(1 << 30)
+    busy = device.driver._compute.record_event()
+    out, fence = memory.gather(EVERY, torch.uint8, (ROW_BYTES,))
+    asyncio.run(fence())
+    assert not busy.query()
+    device.driver.synchronize()
+    assert np.array_equal(out.cpu().numpy(), rows)
+    memory.close()
+    device.close()
 
 
 # ---- several GPUs
