@@ -59,13 +59,15 @@ class HostLevel(Elastic):
         self, shape: Shape, tables: tuple[TablePlan, ...], left: int
     ) -> tuple[tuple[TablePlan, ...], Sequence[Item]]:
         """See `Elastic.fit`."""
+        whole = [table.slots >= table.rows for table in tables]  # no row of it leaves the device
+        if self.nbytes is None:
+            every = zip(shape.tables, whole, strict=True)
+            needed = (replace(each, batch_rows_max=0) if all_ else each for each, all_ in every)
+            shape = replace(shape, tables=tuple(needed))
         places, items = self._places(shape, left), list[Item]()
         if self.nbytes is None:
-            none = None
-            whole = all(table.slots >= table.rows for table in tables)
-            if shape.on_device and (whole or not any(places)):
-                places, none = [0] * len(tables), "whole" if whole else "room"
-            items = self._items(shape, places, none)
+            none = "whole" if all(whole) else "room"
+            items = self._items(shape, places, none if not any(places) else None)
         kept = zip(tables, places, strict=True)
         return tuple(replace(table, evicted=count) for table, count in kept), items
 
@@ -87,11 +89,12 @@ class HostLevel(Elastic):
         item = partial(Item, life=Life.BUFFER, during=Phase.EXTRACTION, use=Use.FEATURES)
         if none is not None:
             return [item("host level", 0, NONE[none])]
-        tables = shape.tables
-        nbytes = sum(n * max(each.row_bytes, 1) for n, each in zip(places, tables, strict=True))
-        table_bytes = MAPPING_BYTES * shape.rows + PLACE_BYTES * sum(places)
+        widths = [max(each.row_bytes, 1) for each in shape.tables]
+        nbytes = sum(n * width for n, width in zip(places, widths, strict=True))
+        leaving = [each.rows for each in shape.tables if each.batch_rows_max]
+        table_bytes = MAPPING_BYTES * sum(leaving) + PLACE_BYTES * sum(places)
         table_bytes += EVICTED_BYTES * min(shape.entries, EVICTED_ROWS_MAX)
-        on_the_way = self.copy_out_bytes * len(tables)
+        on_the_way = self.copy_out_bytes * len(leaving)
         rows = f"{sum(places):,} rows that leave the device, pinned"
         return [
             item("host level", nbytes + on_the_way, rows),

@@ -276,6 +276,9 @@ def test_a_host_level_has_what_memory_leaves_or_the_size_that_is_given() -> None
     small = TableShape("nodes/b/x", 40, 100, 10)
     shared = with_level(tables=(*NUMBERS["tables"], small), level=HostLevel(30_000))[0]
     assert shared == [260, 40], "as they share slots"
+    counts, plan = with_level(tables=(*wide, small), device_memory=100_000)
+    assert counts == [44, 0], "rows of the other never leave the device"
+    assert 0 <= MEMORY - plan.host_bytes < 100 + PLACE_BYTES
     with pytest.raises(ConfigError, match="memory="):
         with_level(level=HostLevel(2 * MEMORY), tables=wide)
 
