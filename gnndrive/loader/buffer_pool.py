@@ -127,7 +127,8 @@ class BufferPool(Buffers):
 
     async def grow(self) -> None:
         """After a warm-up, replace the kept buffer by one that uses all memory of the device that
-        training leaves, if that one is larger. Does nothing while a buffer is lent."""
+        training leaves, if that one is larger or has a host level, which that of a warm-up lacks.
+        Does nothing while a buffer is lent."""
         settings, old = self.settings, self.settings.plan
         await self.drain()
         if settings.after_warm_up is None or self._lent or self._kept is None:
@@ -147,6 +148,8 @@ class BufferPool(Buffers):
             except ConfigError:  # the memory is fragmented, or another process has taken it
                 free_bytes = free_bytes * 9 // 10
         self.settings = replace(settings, after_warm_up=None)
+        if any(table.evicted for table in old.tables):
+            await self.close()  # the next one has the same slots, and a host level below them
 
     async def replace_plan(self, settings: RuntimeSettings) -> None:
         """See `Buffers.replace_plan`."""
@@ -226,7 +229,8 @@ class BufferPool(Buffers):
         tier: Tier | None = None
         classes, exchange = self.settings.classes.get(plan.name), self.settings.request.exchange
         try:
-            if plan.evicted:
+            # Not in a warm-up: pinning gigabytes takes seconds, and few rows have left by its end.
+            if plan.evicted and self.settings.after_warm_up is None:
                 evicted = memory.evicted(plan.evicted)
             # The strategy's chain of tiers, of which this is the highest.
             context = TierContext(

@@ -3,12 +3,14 @@
 import asyncio
 import threading
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
 import gnndrive
+from gnndrive.buffer.devices._staged import StagedMemory
 from gnndrive.buffer.devices.cuda import Cuda
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
 from gnndrive.buffer.items import SLOT_TABLE_BYTES
@@ -118,6 +120,25 @@ def test_a_warm_up_keeps_to_memory(make, warm_up):
     assert len(list(loader)) == NODES // 8
     assert loader.plan().slots == plan.slots + 20
     assert loader.plan().total_bytes <= loader.memory
+
+
+@pytest.mark.parametrize("spare", [0, ROW_BYTES * 20])
+def test_a_host_level_is_pinned_once_behind_a_warm_up(make, warm_up, monkeypatch, spare):
+    """Whether the buffer grows or not."""
+    evicted = Mock(wraps=StagedMemory.evicted)
+    monkeypatch.setattr(StagedMemory, "evicted", lambda *given: evicted(*given))
+    monkeypatch.setattr(SimulatedCuda, "watch", lambda device: lambda: spare)
+    given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "memory": "50MB"}
+    loader = make([2, 2], **given)
+    slots = loader.plan().slots
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    evicted.assert_not_called()
+    assert len(list(batches)) == NODES // 8 - 3
+    assert loader.plan().slots == slots + spare // ROW_BYTES
+    evicted.assert_called_once()
+    assert loader.stats()["rows_taken_back"] > 0
 
 
 def test_nothing_grows_while_another_iterator_lives(make, warm_up, monkeypatch):
