@@ -207,6 +207,21 @@ class NextUses:
 
 
 @dataclass(frozen=True, slots=True)
+class PinnedRows:
+    """Rows in memory of the host that a device reads itself.
+
+    Attributes:
+        memory: where they are among others, uint8 [n, row_bytes].
+        rows: which of them, int32 [rows].
+        leave: called once the device has read them.
+    """
+
+    memory: npt.NDArray[np.uint8]
+    rows: Int32Array
+    leave: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """The rows of a read job whose reads have ended since its last stretch.
 
@@ -214,10 +229,12 @@ class Stretch:
         slots: places whose whole row has landed (see `Landing`), int32 [rows]; on the host a place
             is a slot, and the device's commit turns places into slots. The rows are valid after it.
         failures: rows that could not be read, `FAILURE` [rows]; likewise.
+        pinned: where the device reads the rows of `slots`; None: at the landing.
     """
 
     slots: Int32Array
     failures: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, FAILURE))
+    pinned: PinnedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)

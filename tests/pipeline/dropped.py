@@ -512,14 +512,19 @@ def drop_copy_out_before_the_scatter(patch: Patch) -> None:
 
 
 def drop_copy_back_behind_the_copy_out(patch: Patch) -> None:
-    """A fetch copies a row back although its copy-out has not ended."""
-    lib, pointer = _victims.lib, _victims.pointer
+    """A fetch copies a row back although its copy-out has not ended. A device that reads it itself
+    does so in the order of its stream."""
+    copy_back = Victims._copy_back
 
     async def at_once(tier: Victims, before: Any, kept: Any, *places: Any) -> None:
+        assert tier._memory is not None
+        if tier._memory.read_in_place:
+            await copy_back(tier, before, kept, *places)
+            return
         await tier._begin_copy_back(kept, *places)
         if before:
             await asyncio.wait(before)  # the table needs it
-        assert lib.gd_victims_drop(tier._handle, pointer(kept), len(kept)) == 0
+        tier._drop(kept)
 
     patch.setattr(Victims, "_copy_back", at_once)
 
@@ -550,22 +555,21 @@ def slow_copies_back(patch: Patch) -> None:
 
 
 def drop_places_behind_the_copy_back(patch: Patch) -> None:
-    """A place may be taken as soon as its row was found, while the row is being copied back."""
-    slow_copies_back(patch)
-    begin = Victims._begin_copy_back
-
-    def given_up(tier: Victims, kept: Any, *places: Any) -> Any:
-        begun = begin(tier, kept, *places)
-        lib, pointer = _victims.lib, _victims.pointer
-        assert lib.gd_victims_drop(tier._handle, pointer(kept), len(kept)) == 0
-        return begun
+    """A place may be taken as soon as its row was found, some turns of the loop before the row is
+    copied back."""
+    drop = Victims._drop
 
     async def copied(tier: Victims, before: Any, kept: Any, *places: Any) -> None:
         if before:
             await asyncio.wait(before)
-        await tier._begin_copy_back(kept, *places)
+        drop(tier, kept)
+        for _ in range(12):
+            await asyncio.sleep(0)
+        assert tier._memory is not None
+        if not tier._memory.read_in_place:
+            await tier._begin_copy_back(kept, *places)
 
-    patch.setattr(Victims, "_begin_copy_back", given_up)
+    patch.setattr(Victims, "_drop", lambda tier, kept: None)
     patch.setattr(Victims, "_copy_back", copied)
 
 

@@ -30,6 +30,7 @@ from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.records import Int32Array, Int64Array
 
+SPARSE = 4  # a stretch with so many rows for each that is moved is not copied
 _OUT_OF_MEMORY = 2  # of both cudaError_t and CUresult
 _TRIAL_ROW_BYTES = 16
 
@@ -123,7 +124,7 @@ class KernelMover(Mover):
         """See `Driver.scatter`."""
         low, high, in_order = _stretch(moves[0])
         places, slots = torch.from_numpy(moves)
-        rows = self._rows(staging[low:high])
+        rows = self._rows(staging[low:high], len(slots))
         if in_order:
             self.kernel.move(stream, into, slots, rows, None, len(slots))
         else:
@@ -145,17 +146,20 @@ class KernelMover(Mover):
         self.kernel.move(stream, out, None, rows, index, len(index))
         return out
 
-    def _rows(self, landed: Bytes) -> torch.Tensor:
-        """The rows, where the kernel reads them."""
+    def _rows(self, landed: Bytes, count: int) -> torch.Tensor:
+        """The rows, of which `count` are moved, where the kernel reads them."""
         return torch.from_numpy(landed)
 
 
 class CopyMover(KernelMover):
-    """The way "copy+kernel"; see `KernelMover`."""
+    """The way "copy+kernel"; see `KernelMover`. Few rows among many are read where they are: those
+    that come back from the host level."""
 
     way = "copy+kernel"
 
-    def _rows(self, landed: Bytes) -> torch.Tensor:
+    def _rows(self, landed: Bytes, count: int) -> torch.Tensor:
+        if len(landed) > SPARSE * count:
+            return super()._rows(landed, count)
         return _there(landed, self._device)
 
 

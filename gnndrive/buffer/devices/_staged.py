@@ -36,7 +36,7 @@ from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.base import Device, Fence, SlotMemory, no_callback
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.direct_file import Bytes, whole_pages
-from gnndrive.common.records import FAILURE, Int32Array, Landing, Stretch
+from gnndrive.common.records import FAILURE, Int32Array, Landing, PinnedRows, Stretch
 
 PORTION_BYTES = 32 << 20
 COPIED_BATCHES = 2  # whose pinned copies exist at once: one on its way, and the next
@@ -52,7 +52,8 @@ class Driver(ABC):
     Attributes:
         copy_out_bytes_max: the most bytes of rows whose copies out of slots may be under way at
             once; None: any number.
-        reads_pinned: whether `gather` may be given rows in pinned memory.
+        reads_pinned: whether it reads few rows out of much pinned memory by themselves: `gather`
+            may be given rows there, and `scatter` more than a portion of staging.
     """
 
     copy_out_bytes_max: int | None = None
@@ -202,10 +203,11 @@ class StagedMemory(SlotMemory):
             # The device reads `moves` later, so each stretch has a range of its own.
             moves = portion.moves[:, portion.moved : portion.moved + len(places)]
             portion.moved += len(places)
-            moves[0], moves[1] = places, slots
-            rows = portion.staging[: self._portion_rows * self._row_bytes]
-            event = self._driver.scatter(self._slots, rows.reshape(-1, self._row_bytes), moves)
-            await self._driver.wait(event)
+            staging = portion.staging[: self._portion_rows * self._row_bytes]
+            rows = stretch.pinned or PinnedRows(staging.reshape(-1, self._row_bytes), places)
+            moves[0], moves[1] = rows.rows, slots
+            await self._driver.wait(self._driver.scatter(self._slots, rows.memory, moves))
+            rows.leave()
         failures: npt.NDArray[np.void] = np.array(stretch.failures, FAILURE)
         failures["slot"] = portion.slots[failures["slot"]]
         return Stretch(slots, failures)
@@ -247,6 +249,7 @@ class StagedVictims:
         self._driver, self._slots = driver, slots
         row_bytes, most = max(int(slots.shape[1]), 1), driver.copy_out_bytes_max
         self.rows_max = None if most is None else max(most // row_bytes, 1)
+        self.read_in_place = driver.reads_pinned
         try:
             self._pinned = driver.pinned(max(places * row_bytes, 1))
         except MemoryError as error:

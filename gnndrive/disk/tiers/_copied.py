@@ -12,7 +12,7 @@ from typing import Any
 
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.limits import named_limit
-from gnndrive.common.records import Int32Array, Int64Array, Landing, Stretch
+from gnndrive.common.records import Int32Array, Int64Array, Landing, PinnedRows, Stretch
 from gnndrive.disk.tiers.base import Fetch
 
 
@@ -50,10 +50,14 @@ def spread_rows(
 
 class CopiedFetch:
     """First the rows that a tier has itself, at the places `served`, when they are copied; then
-    those from below, as they come."""
+    those from below, as they come. `pinned`: where the device reads the first ones itself, after
+    `copied`; None: they are copied to the landing."""
 
-    def __init__(self, served: Int32Array, copied: asyncio.Future[None], rest: Fetch) -> None:
-        self._served, self._copied, self._rest = served, copied, rest
+    def __init__(
+        self, served: Int32Array, copied: asyncio.Future[None], rest: Fetch,
+        pinned: PinnedRows | None = None,
+    ) -> None:  # fmt: skip
+        self._served, self._copied, self._rest, self._pinned = served, copied, rest, pinned
 
     def __aiter__(self) -> AsyncIterator[Stretch]:
         return self._stretches()
@@ -65,7 +69,7 @@ class CopiedFetch:
         except Exception as error:  # raised at the end: the disk still writes (rule 13)
             problem = error
         else:
-            yield Stretch(self._served)
+            yield Stretch(self._served, pinned=self._pinned)
         async for stretch in self._rest:
             yield stretch
         if problem is not None:

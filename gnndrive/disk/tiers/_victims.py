@@ -4,7 +4,9 @@
 rows that an admission took out of their slots (`Tier.offer`). Those that are kept are copied to
 pinned host memory on the device's side stream, which is ordered before the scatter of other rows
 into the same slots. A fetch takes the rows that are here and passes the others on to the tier
-below; the rows that it takes leave the victim buffer, because the feature buffer has them then.
+below; the rows that it takes leave the victim buffer, because the feature buffer has them then. A
+device that reads pinned memory itself scatters them from here, for others a thread copies them to
+the landing.
 
 The C core's table (`native/victim.c`) says where which row is. A place is in use from the offer to
 the end of the copy-out, and from the fetch to the end of the copy back; only between the two may
@@ -19,13 +21,14 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Self
 
 import numpy as np
 
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import check, ffi, lib, pointer
-from gnndrive.common.records import Evicted, Int32Array, Int64Array, Landing
+from gnndrive.common.records import Evicted, Int32Array, Int64Array, Landing, PinnedRows
 from gnndrive.disk.tiers._copied import CopiedFetch, begin_copy, spread_rows, start_thread
 from gnndrive.disk.tiers.base import EvictedRows, Fetch, Tier, TierContext
 
@@ -126,6 +129,9 @@ class Victims(Tier):
             return self._below.fetch(rows, places, landing)
         kept, served, others, elsewhere = found[here], places[here], rows[~here], places[~here]
         arriving = lib.gd_victims_take(self._handle, pointer(kept), len(kept))
+        pinned: PinnedRows | None = None
+        if self._memory.read_in_place:
+            pinned = PinnedRows(self._memory.rows, kept, partial(self._drop, kept))
         copied: asyncio.Task[None] | None = None
         try:
             # Copies out end in the order of the device's stream; those of these rows are among
@@ -144,7 +150,7 @@ class Victims(Tier):
             check(lib.gd_buffer_release(self.table, pointer(kept), len(kept)), "release")
             raise
         self.rows_served += len(kept)
-        return CopiedFetch(served, copied, rest)
+        return CopiedFetch(served, copied, rest, pinned)
 
     def _begin_copy_back(
         self, kept: Int32Array, served: Int32Array, landing: Landing
@@ -161,14 +167,20 @@ class Victims(Tier):
         self, before: set[asyncio.Task[None]] | None, kept: Int32Array, served: Int32Array,
         landing: Landing,
     ) -> None:  # fmt: skip
-        """Copy rows to a landing, and let them leave. `before`: copies out of slots that must have
-        ended first; None: the rows are there."""
+        """Copy rows to a landing and let them leave, unless the device reads them here. `before`:
+        copies out of slots that must have ended first; None: the rows are there."""
         if before is not None:
             if before:
                 await asyncio.wait(before)
             if self._error is not None:
                 raise self._error
-        await self._begin_copy_back(kept, served, landing)
+        assert self._memory is not None
+        if not self._memory.read_in_place:
+            await self._begin_copy_back(kept, served, landing)
+            self._drop(kept)
+
+    def _drop(self, kept: Int32Array) -> None:
+        """Let rows leave that the feature buffer has, or a landing."""
         check(lib.gd_victims_drop(self._handle, pointer(kept), len(kept)), "drop")
 
     def row_error(self, offset: int, errno: int) -> Exception:

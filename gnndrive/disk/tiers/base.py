@@ -44,10 +44,13 @@ class EvictedRows(Protocol):
     Attributes:
         rows: uint8 [places, row_bytes].
         rows_max: the most rows whose copies may be under way at once; None: any number.
+        read_in_place: whether the device reads `rows` itself (`Stretch.pinned`), so that none need
+            be copied to a landing.
     """
 
     rows: npt.NDArray[np.uint8]
     rows_max: int | None
+    read_in_place: bool
 
     def copy_out(self, slots: Int32Array, places: Int32Array) -> Callable[[], Awaitable[None]]:
         """Begin to copy the row in slot `slots[i]` to `rows[places[i]]`, before any row that is

@@ -56,6 +56,7 @@ def test_only_what_the_kernel_does_not_read_in_host_memory_is_copied(cupy, copie
         ("zero-copy", [5, 4, 7], []),
         ("copy+kernel", [5, 4, 7], [4 * 16]),
         ("copy+kernel", [5, 6, 7], [3 * 16]),
+        ("copy+kernel", [5, 1, 30], []),
         ("staged", [5, 4, 7], [4 * 16, 12, 12]),
         ("staged", [5, 6, 7], [3 * 16, 12]),
     ):

@@ -263,8 +263,9 @@ def by_model(
 class Memory:
     """Victim memory whose copies out of slots, which are rows, are made at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_in_place: bool = False) -> None:
         self.rows, self.rows_max = np.zeros((4, ROW_BYTES), np.uint8), None
+        self.read_in_place = read_in_place
 
     def copy_out(self, slots: Int32Array, places: Int32Array) -> Callable[[], Any]:
         self.rows[places] = CONTENT[slots]
@@ -278,10 +279,10 @@ class Memory:
         pass
 
 
-async def make() -> tuple[Victim, Below]:
+async def make(read_in_place: bool = False) -> tuple[Victim, Below]:
     """A victim buffer that has rows 1 and 2."""
     below = Below()
-    tier = Victim(below, len(CONTENT), Memory())
+    tier = Victim(below, len(CONTENT), Memory(read_in_place))
     left = np.zeros(2, EVICTED)
     left["row"] = left["slot"] = [1, 2]
     tier.offer(Evicted(left, np.array([5, 5], np.int64), 0))
@@ -317,6 +318,28 @@ def test_a_fetch_that_the_tier_below_refuses_copies_nothing_and_keeps_the_rows()
         assert landed == [[1, 2], [0, 3]]
         assert np.array_equal(slots[1:3], CONTENT[1:3])
         assert tier.rows_served == 2
+        tier.verify()
+        await tier.aclose()
+
+    run(main())
+
+
+def test_a_device_reads_rows_in_their_places_and_no_thread_copies_them() -> None:
+    """They stay until it has read them."""
+
+    async def main() -> None:
+        tier, _ = await make(read_in_place=True)
+        fetch, slots = begin(tier)
+        first, second = [stretch async for stretch in fetch]
+        assert (first.slots.tolist(), second.slots.tolist()) == ([1, 2], [0, 3])
+        assert second.pinned is None
+        assert first.pinned is not None
+        assert np.array_equal(first.pinned.memory[first.pinned.rows], CONTENT[1:3])
+        assert not slots[1:3].any()
+        here = [lib.gd_buffer_slot_of(tier.table, row) for row in (1, 2)]
+        assert here == first.pinned.rows.tolist()
+        first.pinned.leave()
+        assert lib.gd_buffer_slot_of(tier.table, 1) == lib.gd_buffer_slot_of(tier.table, 2) == -1
         tier.verify()
         await tier.aclose()
 
