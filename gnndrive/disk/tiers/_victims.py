@@ -1,8 +1,8 @@
 """The victim buffer (LSM-GNN's PVP): rows that leave a device's slots stay in host memory.
 
-`victim.py` and `victim_queues.py` have the two rules by which rows stay. The feature buffer offers
-rows that an admission took out of their slots (`Tier.offer`). Those that are kept are copied to
-pinned host memory on the device's side stream, which is ordered before the scatter of other rows
+`victim.py`, `victim_first.py` and `victim_queues.py` have the rules by which rows stay. The buffer
+offers rows that an admission took out of their slots (`Tier.offer`). Those that are kept are copied
+to pinned host memory on the device's side stream, which is ordered before the scatter of other rows
 into the same slots. A fetch takes the rows that are here and passes the others on to the tier
 below; the rows that it takes leave the victim buffer, because the feature buffer has them then. A
 device that reads pinned memory itself scatters them from here, for others a thread copies them to
@@ -44,10 +44,12 @@ class Victims(Tier):
     Attributes:
         queue_rows: the most rows that are kept for one batch to come; 0: one order of keys decides
             which rows stay.
+        gives_up: whether a row may take the place of another one.
     """
 
     takes_offers = True
     queue_rows = 0
+    gives_up = True
 
     def __init__(self, below: Tier, rows: int, memory: EvictedRows | None) -> None:
         self.path, self._below, self._memory = below.path, below, memory
@@ -83,6 +85,10 @@ class Victims(Tier):
         most = count
         if memory.rows_max is not None:
             most = min(count, memory.rows_max - sum(self._copies_out.values()))
+        if not self.gives_up:
+            counters = ffi.new("gd_buffer_stats *")
+            lib.gd_buffer_get_stats(self.table, counters)
+            most = min(most, int(counters.free))
         slots, places = np.empty(count, np.int32), np.empty(count, np.int32)
         kept = lib.gd_victims_offer(
             self._handle, ffi.cast("gd_evicted *", evicted.rows.ctypes.data),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import sha256
 from itertools import islice
@@ -93,6 +93,7 @@ class InsideWindows(Strategy):
     sampler: Any = "inside"
     topologies: tuple[Any, ...] = ("mmap",)  # not used: each window has a graph of its own
     policy: Any = "lru"
+    tiers: tuple[Any, ...] = field(default=("victim-first", "disk"), repr=False)
     partitioned: Any = None
     megabatch: int | None = None
     static: float | None = None

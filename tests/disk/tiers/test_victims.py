@@ -17,6 +17,7 @@ from gnndrive.common.records import EVICTED, Evicted, Int32Array, Landing
 from gnndrive.disk.tiers import _victims
 from gnndrive.disk.tiers.base import Fetch
 from gnndrive.disk.tiers.victim import Victim
+from gnndrive.disk.tiers.victim_first import VictimFirst
 from gnndrive.testing.loop import run
 from tests.disk.tiers.test_host_rows import CONTENT, ROW_BYTES, Below
 
@@ -341,6 +342,21 @@ def test_a_device_reads_rows_in_their_places_and_no_thread_copies_them() -> None
         first.pinned.leave()
         assert lib.gd_buffer_slot_of(tier.table, 1) == lib.gd_buffer_slot_of(tier.table, 2) == -1
         tier.verify()
+        await tier.aclose()
+
+    run(main())
+
+
+def test_rows_that_came_first_may_stay_until_they_are_fetched() -> None:
+    async def main() -> None:
+        tier = VictimFirst(Below(), len(CONTENT), Memory())
+        for rows, here in (([1, 2, 3], [1, 2, 3]), ([4, 5, 6], [1, 2, 3, 6]), ([7], [1, 2, 3, 6])):
+            left = np.zeros(len(rows), EVICTED)
+            left["row"] = left["slot"] = rows
+            left["key"] = np.iinfo(np.int64).min  # of a row without a ranking
+            tier.offer(Evicted(left, np.full(len(rows), NO_USE), 0))
+            slots = [lib.gd_buffer_slot_of(tier.table, row) for row in range(len(CONTENT))]
+            assert np.flatnonzero(np.array(slots) >= 0).tolist() == here
         await tier.aclose()
 
     run(main())
