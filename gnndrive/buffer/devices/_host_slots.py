@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -38,23 +39,32 @@ class HostSlotMemory(SlotMemory):
         self._pinned: list[Bytes] = []
         self._pieces: deque[tuple[Bytes, Any]] = deque()  # with the event of its last copy
         self._using_pieces = threading.Lock()
+        self._wait: Callable[[int], object] = no_callback
         nbytes = max(slots * row_bytes, 1)
         try:
-            memory = self._pin(nbytes) if driver.reads_pinned else _unpinned(nbytes)
-            if not driver.reads_pinned:
-                whole = self._pin(pieces * _piece_bytes(piece_rows, row_bytes))
-                self._pieces.extend((piece, None) for piece in whole.reshape(pieces, -1))
-        except MemoryError as error:
+            with self._limited(slots):
+                if driver.reads_pinned:
+                    memory, self._wait = driver.pinned_later(nbytes)
+                    self._pinned.append(memory)
+                else:
+                    memory = _unpinned(nbytes)
+                    whole = driver.pinned(pieces * _piece_bytes(piece_rows, row_bytes))
+                    self._pinned.append(whole)
+                    self._pieces.extend((piece, None) for piece in whole.reshape(pieces, -1))
+        except ConfigError:
             self.close()
-            raise ConfigError(
-                f"no host memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
-                f"({error}): ask for less with buffer= or memory="
-            ) from error
+            raise
         self._slots = memory[: slots * row_bytes].reshape(slots, row_bytes)
 
-    def _pin(self, nbytes: int) -> Bytes:
-        self._pinned.append(self._driver.pinned(nbytes))
-        return self._pinned[-1]
+    @contextmanager
+    def _limited(self, slots: int) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            raise ConfigError(
+                f"no host memory for a feature buffer of {slots:,} rows of {self._row_bytes:,} "
+                f"bytes ({error}): ask for less with buffer= or memory="
+            ) from error
 
     def landing(self, slots: Int32Array) -> Landing:
         """See `SlotMemory.landing`: rows land where they stay."""
@@ -76,6 +86,8 @@ class HostSlotMemory(SlotMemory):
             with self._using_pieces:
                 rows, fence = self._in_pieces(alias), already_done
         else:
+            with self._limited(len(self._slots)):
+                self._wait((int(alias.max(initial=-1)) + 1) * self._row_bytes)
             rows, event = self._driver.gather(torch.from_numpy(self._slots), alias)
             fence = partial(self._driver.wait, event)
         return rows.view(dtype).view(len(alias), *row_shape), fence

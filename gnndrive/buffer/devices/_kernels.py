@@ -76,7 +76,7 @@ class MoveKernel:
         self._cupy, self._device, self._blocks = cupy, device, blocks
         self._kernels: dict[int, Any] = {}
         self._streams: dict[torch.cuda.Stream, Any] = {}
-        self._same_address = _host_pointers_are_valid(cupy.cuda.runtime, device.index)
+        self.same_address = _host_pointers_are_valid(cupy.cuda.runtime, device.index)
 
     def compile(self, unit: int) -> Any:
         """Compile the kernel for units of so many bytes; compiled once."""
@@ -141,7 +141,7 @@ class MoveKernel:
         if tensor is None:
             return 0
         address = tensor.data_ptr()
-        if tensor.is_cuda or self._same_address:
+        if tensor.is_cuda or self.same_address:
             return address
         there = int(self._cupy.cuda.runtime.pointerGetAttributes(address).devicePointer)
         if not there:

@@ -40,9 +40,11 @@ class Mover(ABC):
 
     Attributes:
         way: one of `WAYS`.
+        same_address: whether the GPU finds registered memory at its address on the host.
     """
 
     way: str
+    same_address = True
 
     @abstractmethod
     def scatter(
@@ -117,6 +119,7 @@ class KernelMover(Mover):
 
     def __init__(self, kernel: MoveKernel, device: torch.device) -> None:
         self.kernel, self._device = kernel, device
+        self.same_address = kernel.same_address
 
     def scatter(
         self, stream: torch.cuda.Stream, into: torch.Tensor, staging: Bytes, moves: Int32Array

@@ -22,7 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -62,6 +62,12 @@ class Driver(ABC):
     @abstractmethod
     def pinned(self, nbytes: int) -> Bytes:
         """Host memory that the device can read, aligned to a page; or a MemoryError."""
+
+    def pinned_later(self, nbytes: int) -> tuple[Bytes, Callable[[int], object]]:
+        """The same for memory of gigabytes, which may be pinned meanwhile. The host may use it at
+        once. Before the device uses its first n bytes call the function with n: it waits until
+        they are pinned, and raises a MemoryError if they cannot be."""
+        return self.pinned(nbytes), no_callback
 
     @abstractmethod
     def allocate(self, nbytes: int) -> torch.Tensor:
@@ -250,17 +256,26 @@ class StagedVictims:
         row_bytes, most = max(int(slots.shape[1]), 1), driver.copy_out_bytes_max
         self.rows_max = None if most is None else max(most // row_bytes, 1)
         self.read_in_place = driver.reads_pinned
-        try:
-            self._pinned = driver.pinned(max(places * row_bytes, 1))
-        except MemoryError as error:
-            raise ConfigError(
-                f"no pinned memory for a host level of {places:,} rows of {row_bytes:,} bytes "
-                f"({error}): ask for less with memory= or victim_buffer="
-            ) from error
+        self._row_bytes = row_bytes
+        with self._limited(places):
+            self._pinned, self._wait = driver.pinned_later(max(places * row_bytes, 1))
         self.rows = self._pinned[: places * row_bytes].reshape(places, row_bytes)
 
+    @contextmanager
+    def _limited(self, places: int) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            raise ConfigError(
+                f"no pinned memory for a host level of {places:,} rows of {self._row_bytes:,} "
+                f"bytes ({error}): ask for less with memory= or victim_buffer="
+            ) from error
+
     def copy_out(self, slots: Int32Array, places: Int32Array) -> Fence:
-        """See `EvictedRows.copy_out`."""
+        """See `EvictedRows.copy_out`; waits until the places are pinned, and raises a ConfigError
+        if they cannot be."""
+        with self._limited(len(self.rows)):
+            self._wait((int(places.max()) + 1) * self._row_bytes)
         event = self._driver.copy_out(self._slots, self.rows, np.stack([slots, places]))
         return partial(self._driver.wait, event)
 

@@ -30,7 +30,7 @@ from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.common.array_pool import keep_from_children, private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ProcessGuard
-from gnndrive.common.io.direct_file import Bytes
+from gnndrive.common.io.direct_file import Bytes, whole_pages
 from gnndrive.common.limits import named_limit
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import Int32Array
@@ -41,6 +41,8 @@ _cuda: Any = torch.cuda  # much of it has no types
 _PORTABLE_MAPPED = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _DRIVER = "libcuda.so.1"
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE
+PIECE_BYTES = 256 << 20  # of memory that a thread registers
 
 
 class CaptureMode:
@@ -169,6 +171,7 @@ class PinnedMemory:
     ) -> None:
         self._device, self._capture = device, capture
         self._registered: dict[int, Bytes] = {}
+        self._pinning: dict[int, Pinning] = {}
         guard = ProcessGuard()
         self.close = weakref.finalize(
             self, _unregister_all, self._registered, device, stream, capture, guard
@@ -177,26 +180,97 @@ class PinnedMemory:
     def take(self, nbytes: int) -> Bytes:
         """Registered memory, uint8 [nbytes], aligned to a page; a MemoryError if there is not that
         much, or if CUDA refuses to register it."""
-        mapping = private_map(nbytes)
-        keep_from_children(mapping)
-        memory = np.frombuffer(mapping, np.uint8)
-        address = memory.ctypes.data
+        memory = _mapped(nbytes)
+        try:
+            self._register(memory)
+        except MemoryError:
+            del memory  # or the error's traceback would keep it
+            raise
+        return memory[:nbytes]
+
+    def take_later(self, nbytes: int, piece_bytes: int) -> tuple[Bytes, Callable[[int], object]]:
+        """See `Driver.pinned_later`; pieces have so many bytes, a multiple of a page."""
+        memory = _mapped(nbytes)
+        pinning = Pinning(memory, piece_bytes, self._register)
+        self._pinning[memory.ctypes.data] = pinning
+        return memory[:nbytes], pinning.wait
+
+    def _register(self, memory: Bytes) -> None:
+        address, nbytes = memory.ctypes.data, memory.nbytes
         with self._capture.relaxed(), torch.cuda.device(self._device):
             cudart = _cuda.cudart()
-            code = cudart.cudaHostRegister(address, memory.nbytes, _PORTABLE_MAPPED)
+            code = cudart.cudaHostRegister(address, nbytes, _PORTABLE_MAPPED)
             if int(code):
                 _forget_error(self._device)
                 del memory
-                with contextlib.suppress(BufferError):  # another array still refers to it
-                    mapping.close()
                 what = cudart.cudaGetErrorString(code)
                 raise MemoryError(f"cudaHostRegister of {nbytes:,} bytes: {what}")
         self._registered[address] = memory
-        return memory[:nbytes]
 
     def give(self, memory: Bytes) -> None:
-        """Unregister memory of `take`, which no stream uses any more."""
-        _unregister(self._registered, memory.ctypes.data, self._device, self._capture)
+        """Unregister memory of `take` or `take_later`, which no stream uses any more."""
+        begin = memory.ctypes.data
+        if pinning := self._pinning.pop(begin, None):
+            pinning.close()
+        for address in list(self._registered):
+            if begin <= address < begin + max(memory.nbytes, 1):
+                _unregister(self._registered, address, self._device, self._capture)
+
+
+class Pinning:
+    """Registers memory in a thread, piece after piece, so that nobody waits for gigabytes of it.
+
+    The kernel clears every page first, which takes seconds a gigabyte in some guests. The thread
+    has it done before it calls CUDA, which may hold locks meanwhile that other threads' work needs.
+    What the memory holds stays as it is, because the disk may write it already.
+    """
+
+    def __init__(
+        self, memory: Bytes, piece_bytes: int, register: Callable[[Bytes], object]
+    ) -> None:
+        self._memory, self._piece_bytes, self._register = memory, piece_bytes, register
+        self._ready, self._error, self._stopped = 0, "", False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="gnndrive-pinning", daemon=True)
+        with named_limit():
+            self._thread.start()
+
+    def _run(self) -> None:
+        populate, error = ctypes.CDLL(None).madvise, ""
+        for begin in range(0, len(self._memory), self._piece_bytes):
+            piece = self._memory[begin : begin + self._piece_bytes]
+            populate(  # before Linux 5.14 CUDA has it done
+                ctypes.c_void_p(piece.ctypes.data), ctypes.c_size_t(len(piece)), _POPULATE_WRITE
+            )  # fmt: skip
+            try:
+                self._register(piece)
+            except Exception as failed:
+                error = str(failed)
+            with self._changed:
+                self._ready, self._error = begin + len(piece), error
+                self._changed.notify_all()
+                if error or self._stopped:
+                    return
+
+    def wait(self, nbytes: int) -> None:
+        """Wait until the first so many bytes are registered; a MemoryError if that failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or self._ready >= nbytes)
+            if self._error:
+                raise MemoryError(self._error)
+
+    def close(self) -> None:
+        """End the thread, after the piece that it registers."""
+        with self._changed:
+            self._stopped = True
+        self._thread.join()
+
+
+def _mapped(nbytes: int) -> Bytes:
+    """Memory that begins at a page, and that a forked child does not share."""
+    mapping = private_map(nbytes)
+    keep_from_children(mapping)
+    return np.frombuffer(mapping, np.uint8)
 
 
 def _unregister(
@@ -282,6 +356,12 @@ class TorchDriver(Driver):
     def pinned(self, nbytes: int) -> Bytes:
         """See `Driver.pinned`."""
         return self._pinned.take(nbytes)
+
+    def pinned_later(self, nbytes: int) -> tuple[Bytes, Callable[[int], object]]:
+        """See `Driver.pinned_later`."""
+        # Two pieces need not lie behind each other where the GPU has addresses of its own for them.
+        piece_bytes = PIECE_BYTES if self._mover.same_address else whole_pages(max(nbytes, 1))
+        return self._pinned.take_later(nbytes, piece_bytes)
 
     def unpin(self, memory: Bytes) -> None:
         """See `Driver.unpin`."""

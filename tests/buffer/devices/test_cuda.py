@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import mmap
+import threading
 from collections.abc import Callable, Iterator
 from unittest.mock import DEFAULT, Mock
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from gnndrive.buffer.devices import _movers, choose
+from gnndrive.buffer.devices._host_slots import HostSlotMemory
 from gnndrive.buffer.devices._options import MoveOptions
+from gnndrive.buffer.devices._staged import StagedVictims
 from gnndrive.buffer.devices.cuda import (
     COPY_OUT_BYTES,
     MARGIN,
@@ -388,3 +391,43 @@ def test_a_forked_child_leaves_the_memory_alone(gpus, monkeypatch):
     del pinned
     gc.collect()
     assert len(gpus.host.registered) == 1
+
+
+def test_memory_is_pinned_piece_after_piece(gpus, order, monkeypatch):
+    """Who uses the first piece waits for no other; pages keep what was written to them."""
+    pinned, go_on = pinned_memory(), threading.Event()
+    register = gpus.host.register
+
+    def registered(address, nbytes):
+        if gpus.host.registered:
+            go_on.wait()
+        return register(address, nbytes)
+
+    monkeypatch.setattr(gpus.host, "register", registered)
+    memory, wait = pinned.take_later(3 * 4096 - 1, 4096)
+    memory[:] = 7
+    wait(4096)
+    assert list(gpus.host.registered.values()) == [4096]
+    go_on.set()
+    wait(len(memory))
+    assert sum(gpus.host.registered.values()) == len(memory)
+    assert (memory == 7).all()
+    pinned.give(memory)
+    assert not gpus.host.registered
+    del memory, wait
+    gc.collect()
+    assert order == ["unregistered"] * 3 + ["unmapped"]
+
+
+def test_gigabytes_that_cannot_be_pinned_are_an_error_with_a_remedy(gpus, driver):
+    slots, _ = fill(driver)
+    gpus.host.registered_bytes_max = 100
+    victims = StagedVictims(driver, slots, SLOTS)
+    with pytest.raises(ConfigError, match=r"host level of 64 rows .*of memory.*: ask for less"):
+        victims.copy_out(EVERY, EVERY)
+    victims.close()
+    if driver.reads_pinned:
+        memory = HostSlotMemory(driver, SLOTS, ROW_BYTES, 1, SLOTS)
+        with pytest.raises(ConfigError, match=r"buffer of 64 rows .*of memory.*: ask for less"):
+            memory.gather(EVERY, torch.uint8, (ROW_BYTES,))
+        memory.close()

@@ -149,7 +149,8 @@ def test_memory_that_cannot_be_pinned_says_which_argument_to_change(driver, monk
     assert victims.rows.shape == (7, 512)
     assert victims.rows_max is None or victims.rows_max * 512 <= (driver.copy_out_bytes_max or 0)
     victims.close()
-    monkeypatch.setattr(driver, "pinned", Mock(side_effect=MemoryError("none is left")))
+    for name in ("pinned", "pinned_later"):
+        monkeypatch.setattr(driver, name, Mock(side_effect=MemoryError("none is left")))
     with pytest.raises(ConfigError, match=r"7 rows of 512 bytes \(none is left\).*victim_buffer="):
         memory.evicted(7)
     with pytest.raises(ConfigError, match="none is left"):
