@@ -1,6 +1,7 @@
 """The whole loader on a GPU: the batches that the CPU gets, as tensors on the GPU."""
 
 import gc
+import shutil
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -161,6 +162,24 @@ def test_a_step_is_captured_once_for_each_shape_of_padded_batches(make: Make) ->
         # Sums over neighbours are made in any order on a GPU, so the last bits may differ.
         losses = torch.stack(found).tolist()
         assert losses == pytest.approx(torch.stack(expected).tolist(), rel=2e-3)
+
+
+def test_a_compiled_model_trains_like_one_that_is_not(make: Make) -> None:
+    """Inductor captures graphs of its own beside the loader, one for each shape."""
+    pytest.importorskip("triton", reason="inductor needs it for a GPU")
+    if shutil.which("cc") is None:
+        pytest.skip("Triton needs a C compiler")
+    given = {"shuffle": True, "seed": 3, "device": DEVICE, "pad": 16}
+    eager, compiled = Stepping(), Stepping()
+    expected = torch.stack([eager.step(batch) for batch in make(**given)]).tolist()
+    torch._dynamo.reset()
+    compiled.model = torch.compile(compiled.model, dynamic=False, mode="reduce-overhead")
+    found = []
+    for batch in make(**given):
+        torch.compiler.cudagraph_mark_step_begin()
+        found.append(compiled.step(batch))
+    # Sums over neighbours are made in any order on a GPU, so the last bits may differ.
+    assert torch.stack(found).tolist() == pytest.approx(expected, rel=2e-3)
 
 
 def test_a_transform_sees_the_tensors_on_the_gpu(make: Make, data: Data) -> None:
