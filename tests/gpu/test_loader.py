@@ -123,7 +123,7 @@ class Stepping:
         self._optimizer.step()
         return loss.detach()
 
-    def captured(self, batch: Any) -> tuple[Data, torch.cuda.CUDAGraph, torch.Tensor]:
+    def captured(self, batch: Any, pool: Any) -> tuple[Data, torch.cuda.CUDAGraph, torch.Tensor]:
         """A graph of a step, its batch and its loss; the weights stay as they are."""
         own = Data(**{name: batch[name].clone() for name in INPUTS})
         before = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -134,7 +134,7 @@ class Stepping:
                 self.step(own)
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             loss = self.step(own)
         torch.cuda.synchronize()  # a fake GPU has carried out what a real one only captures
         self.model.load_state_dict(before)
@@ -150,7 +150,8 @@ def test_a_step_is_captured_once_for_each_shape_of_padded_batches(make: Make) ->
     for batch in make(**given):
         shape = batch.x.shape, batch.edge_index.shape
         if shape not in graphs:
-            graphs[shape] = graphed.captured(batch)
+            pool = next((graph.pool() for _, graph, _ in graphs.values()), None)
+            graphs[shape] = graphed.captured(batch, pool)
         own, graph, loss = graphs[shape]
         for name in INPUTS:
             own[name].copy_(batch[name])

@@ -277,5 +277,9 @@ class FakeGraph:
         if self.broken is not None:
             raise cuda_error(INVALIDATED, self.broken)
 
+    def pool(self) -> tuple[int, int]:
+        """The id of its memory, of which the fake has none apart."""
+        return 0, 1
+
     def replay(self) -> None:
         """Do nothing."""
