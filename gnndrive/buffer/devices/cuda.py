@@ -377,7 +377,7 @@ class TorchDriver(Driver):
             try:
                 memory = self._empty(nbytes)
             except torch.cuda.OutOfMemoryError:
-                torch.cuda.empty_cache()  # not every allocator of torch's does it by itself
+                self._empty_cache()  # not every allocator of torch's does it by itself
                 try:
                     memory = self._empty(nbytes)
                 except torch.cuda.OutOfMemoryError as error:
@@ -397,8 +397,13 @@ class TorchDriver(Driver):
         """See `Driver.give_back`."""
         if self._allocated:
             with self._on():
-                torch.cuda.empty_cache()
+                self._empty_cache()
             self._allocated = False
+
+    def _empty_cache(self) -> None:
+        """Give back what torch has cached; during a capture it stays, and older torches raise."""
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.empty_cache()
 
     def scatter(self, into: torch.Tensor, staging: Bytes, moves: Int32Array) -> Event:
         """See `Driver.scatter`."""

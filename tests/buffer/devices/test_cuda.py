@@ -431,3 +431,12 @@ def test_gigabytes_that_cannot_be_pinned_are_an_error_with_a_remedy(gpus, driver
         with pytest.raises(ConfigError, match=r"buffer of 64 rows .*of memory.*: ask for less"):
             memory.gather(EVERY, torch.uint8, (ROW_BYTES,))
         memory.close()
+
+
+def test_memory_is_freed_while_a_torch_that_captures_keeps_its_cache(driver, monkeypatch):
+    """A second iterator's buffer may be closed beside a user's capture."""
+    driver.allocate(4096)
+    refused = Mock(side_effect=RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", refused)
+    driver.give_back()
+    assert refused.called
