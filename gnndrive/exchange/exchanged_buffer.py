@@ -33,6 +33,7 @@ from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable, RemoteTicket
 Key: TypeAlias = tuple[int, int]
 Send: TypeAlias = Callable[[Message, Asked], object]
 """Sends an owner a message, with what comes with ANNOUNCE and FORESEE; never waits."""
+Bring: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 ANSWERS = (Kind.READY, Kind.FAILED, Kind.LEFT)
 
 
@@ -84,8 +85,10 @@ class ExchangedBuffer:
         row_bytes: of each table.
         shape: how many batches may be announced at once, and how large they can be.
         send: for each owner.
+        empty: allocates the memory in which rows arrive.
         rank: which of the ranks this one is, for the codes of next uses.
         foreseen: see `Share`.
+        bring: makes a batch's tensor of the rows that have arrived; see `Device.bring`.
 
     Attributes:
         epoch: the number of the newest one.
@@ -102,10 +105,10 @@ class ExchangedBuffer:
     def __init__(
         self, owners: Mapping[str, Owners], row_bytes: Mapping[str, int], shape: ArenaShape,
         send: Sequence[Send], empty: Allocate = np.empty, rank: int = 0,
-        foreseen: Sequence[str] = (),
+        foreseen: Sequence[str] = (), bring: Bring = lambda rows: rows,
     ) -> None:  # fmt: skip
         self._owners, self._row_bytes, self._empty = owners, row_bytes, empty
-        self._send_to = tuple(send)
+        self._send_to, self._bring = tuple(send), bring
         self._tickets: dict[int, ExchangedTicket] = {}  # announced, by the batch's index
         self._known: dict[int, ExchangedTicket] = {}  # those whose superbatches are known
         self._rank, self._foreseen, self._codes = rank, tuple(foreseen), np.empty(0, np.uint16)
@@ -258,7 +261,7 @@ class ExchangedBuffer:
             each.result().release()  # the owner has released the slots; its place is free
         rows, ticket.rows = ticket.rows, ()
         self._known.pop(ticket.key[1], None)
-        return ExchangedLease(dict(zip(self._owners, rows, strict=True)))
+        return ExchangedLease(dict(zip(self._owners, rows, strict=True)), self._bring)
 
     def leave(self, ticket: ExchangedTicket) -> None:
         """See `BatchBuffer.leave`; the rows' memory stays until all owners have answered."""
@@ -318,10 +321,10 @@ class ExchangedBuffer:
 
 
 class ExchangedLease:
-    """A batch's rows, all of them valid, which have arrived in its own memory."""
+    """A batch's rows, all of them valid, which have arrived in its own memory on the host."""
 
-    def __init__(self, rows: dict[str, torch.Tensor]) -> None:
-        self._rows = rows
+    def __init__(self, rows: dict[str, torch.Tensor], bring: Bring) -> None:
+        self._rows, self._bring = rows, bring
 
     async def ready(self) -> None:
         """See `BatchLease.ready`; they are."""
@@ -333,9 +336,9 @@ class ExchangedLease:
     def gather(
         self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...], parts: Parts = ()
     ) -> torch.Tensor:
-        """See `BatchLease.gather`; nothing is copied, so batches must not be padded."""
+        """See `BatchLease.gather`; nothing is gathered, so batches must not be padded."""
         rows = self._rows.pop(table)
-        return rows.view(-1).view(dtype).view(len(rows), *row_shape)
+        return self._bring(rows.view(-1).view(dtype).view(len(rows), *row_shape))
 
     async def gathered(self) -> None:
         """See `BatchLease.gathered`."""

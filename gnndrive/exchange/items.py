@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gnndrive.buffer.items import CODE_BYTES
-from gnndrive.common.items import Item, Life, Owner, Shape, Use
+from gnndrive.common.items import Item, Life, Owner, Shape, Use, if_any
 from gnndrive.common.owners import Owners
 from gnndrive.disk.tiers.base import Tier
 from gnndrive.exchange.links import PIECE_BYTES
 from gnndrive.exchange.owned_rows import OwnedRows
+from gnndrive.exchange.slot_copies import PIECES, piece_rows
 from gnndrive.host.arena import ANNOUNCED_BYTES, JOINED_BYTES
 from gnndrive.store.row_classes import Classes
 
@@ -70,3 +71,32 @@ class Exchange:
             codes = self.world + 2 + (self.world - 1) + self.world
             nbytes, why = CODE_BYTES * shape.foreseen_rows * codes, "when each rank needs each row"
             yield Item("next uses of all ranks", nbytes, why, life=Life.EPOCH, use=Use.FEATURES)
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """What an exchange takes beside that if batches are delivered to a device.
+
+    Attributes:
+        pinned_per_byte: see `Device`.
+        copy_out_bytes, scratch_bytes: of a table's rows on their way out of slots; see
+            `Device.copy_out_bytes` and `Device.copy_out_scratch_bytes`.
+    """
+
+    pinned_per_byte: int
+    copy_out_bytes: int
+    scratch_bytes: int
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        tables = shape.tables
+        rows_bytes = sum(each.row_bytes * each.entries_max for each in tables)
+        why = "features of two batches that have arrived, rounded up by torch"
+        pinned = self.pinned_per_byte * rows_bytes
+        yield Item("pinned features", pinned, why, life=Life.KEPT, use=Use.READING)
+        nbytes = sum(PIECES * piece_rows(n.row_bytes, n.rows) * n.row_bytes for n in tables)
+        nbytes += self.copy_out_bytes * len(tables)
+        why = "for rows on their way from slots to other ranks"
+        yield Item("exchange staging", nbytes, why, life=Life.BUFFER, use=Use.READING)
+        scratch = self.scratch_bytes * len(tables) * shape.on_device
+        yield from if_any(Item("exchange scratch", scratch, why, on_device=True, use=Use.READING))

@@ -18,8 +18,10 @@ import numpy as np
 import torch
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import Codes, Int64Array, NextUses
 from gnndrive.exchange.next_uses import SharedUses
+from gnndrive.exchange.slot_copies import SlotCopies
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import STEP_BITS, Group
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
@@ -59,12 +61,18 @@ class Share:
         shape: how many batches a rank may have announced, and how large they can be.
         workers: copy rows.
         foreseen: the tables whose next uses ranks know, because they sample ahead.
+        empty: allocates memory for copies out of slots that are not in host memory.
     """
 
     def __init__(
         self, world: int, buffer: FeatureBuffer, stages: Stages, shape: ArenaShape,
-        workers: Workers, foreseen: Sequence[str] = (),
+        workers: Workers, foreseen: Sequence[str] = (), empty: Allocate = np.empty,
     ) -> None:  # fmt: skip
+        made = {
+            name: SlotCopies.of(table.memory, table.row_bytes, table.rows, workers, empty)
+            for name, table in buffer.tables.items()
+        }
+        self.copies = {name: each for name, each in made.items() if each is not None}
         self.group = Group(range(world), buffer, stages)
         self.foreseen, self._epoch, self._end = tuple(foreseen), -1, 0
         self._uses = SharedUses(world, {name: buffer.tables[name].rows for name in foreseen})
@@ -124,6 +132,8 @@ class Share:
         while copying := [task for each in self.askers.values() for task in each.tasks]:
             await asyncio.wait(copying)
         await self.group.aclose()
+        while self.copies:
+            self.copies.popitem()[1].close()
 
 
 class Asker:
@@ -208,8 +218,11 @@ class Asker:
                 rows.append(lease.gather(name, torch.uint8, (table.row_bytes,)))
 
         try:
-            await self._share.workers.run(copy)
-            await lease.gathered()
+            for name, copies in self._share.copies.items():
+                rows.append(await copies.copy(lease.alias(name)))
+            if not self._share.copies:
+                await self._share.workers.run(copy)
+                await lease.gathered()
         except Exception as error:
             answer = Message(Kind.FAILED, *key, text=error_text(error))
             rows.clear()

@@ -373,7 +373,7 @@ class Assembly:
             disk=Disk.of_store(self.store, own["gap"], self._block_bytes, disks),
             ahead=self.scheme.ahead(self),
             elastic=self.scheme.elastic(self),
-            warms_up=self.in_order and self.scheme.warms_up,
+            warms_up=self.in_order and self.scheme.warms_up and exchange is None,
             ranks=self.ranks.on_host,
             shared=sharing.buffer and exchange is None,
             exchange=exchange,
@@ -399,11 +399,9 @@ class Assembly:
     @property
     def _alone(self) -> str:
         """Why ranks cannot exchange rows; "": they can."""
-        strategy, (device, _) = self.strategy, self.device
+        strategy = self.strategy
         if not self.scheme.exchanges or not {*strategy.tiers} <= {*default().tiers}:
             return f"strategy={strategy.name!r} reads rows in a way of its own"
-        if not find("devices", device).shares_slots:
-            return f"the feature buffer is in the memory of the device {name_of(device)!r}"
         if self.padding is not None:
             return f"pad={self.own['pad']!r} needs rows that are gathered here"
         return "" if self.in_order else "in_order=False"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -228,6 +228,10 @@ class BufferPool(Buffers):
         evicted: EvictedRows | None = None
         tier: Tier | None = None
         classes, exchange = self.settings.classes.get(plan.name), self.settings.request.exchange
+        lowest: Callable[[Tier], Tier] | None = None
+        if exchange is not None:
+            classes = exchange.classes(plan.name, classes)
+            lowest = partial(exchange.tier, plan.name)
         try:
             # Not in a warm-up: pinning gigabytes takes seconds, and few rows have left by its end.
             if plan.evicted and self.settings.after_warm_up is None:
@@ -238,10 +242,7 @@ class BufferPool(Buffers):
                 (plan.residents, plan.residents + plan.kept), evicted, plan.name, classes,
             )  # fmt: skip
             scheme, tiers = self.settings.scheme, self.settings.strategy.tiers
-            tier = make_chain(tiers, scheme.tier_context(context))
-            if exchange is not None:
-                tier = exchange.tier(plan.name, tier)
-                classes = exchange.classes(plan.name, classes)
+            tier = make_chain(tiers, scheme.tier_context(context), lowest)
             if plan.places:
                 return PlaceTable(
                     plan.rows, plan.residents, plan.places, plan.place_rows, plan.row_bytes,

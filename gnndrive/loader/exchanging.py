@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, PeerError
@@ -148,10 +149,10 @@ class Exchanging:
         places = max(each for _, each, _ in everyone)
         self.shape = ArenaShape(places, batch_entries_max(request), wide)
 
-    def buffers(self, pool: BufferPool, empty: Allocate) -> ExchangeBuffers:
+    def buffers(self, pool: BufferPool, device: Device, empty: Allocate) -> ExchangeBuffers:
         """Begin to serve the other ranks, in the loop thread."""
         socks, self._socks = self._socks, {}
-        return ExchangeBuffers(pool, self, socks, self._timeout_s, empty)
+        return ExchangeBuffers(pool, self, socks, self._timeout_s, device, empty)
 
     def close(self) -> None:
         """Close the connections that are not used."""
@@ -167,7 +168,7 @@ class ExchangeBuffers(RankBuffers):
 
     def __init__(
         self, pool: BufferPool, given: Exchanging, socks: Mapping[int, Any], timeout_s: float,
-        empty: Allocate,
+        device: Device, empty: Allocate,
     ) -> None:  # fmt: skip
         super().__init__(given.exchange.rank)
         self._pool, self.facts, self._closed = pool, pool.facts, False
@@ -184,7 +185,7 @@ class ExchangeBuffers(RankBuffers):
             undo.callback(self._copiers.close)
             foreseen = {name: exchange.count(name) for name in given.foreseen}
             self._share = Share(
-                exchange.world, self._own, stages, shape, self._copiers, given.foreseen
+                exchange.world, self._own, stages, shape, self._copiers, given.foreseen, empty
             )
             self._places, send = exchange.places, dict[int, Any]()
             self._links, loop = dict[int, Link](), asyncio.get_running_loop()
@@ -204,7 +205,14 @@ class ExchangeBuffers(RankBuffers):
                 send[place] = link.ask
             by_place = [send[place] for place in sorted(send)]
             self.buffer = ExchangedBuffer(
-                exchange.owners, row_bytes, shape, by_place, empty, exchange.rank, given.foreseen
+                exchange.owners,
+                row_bytes,
+                shape,
+                by_place,
+                empty,
+                exchange.rank,
+                given.foreseen,
+                device.bring,
             )
             for link in self._links.values():
                 link.start()

@@ -179,7 +179,7 @@ class Runtime:
             )
             if self._exchanging is not None:
                 self.engine = engine
-                return self._exchanging.buffers(pool, empty)
+                return self._exchanging.buffers(pool, self.device, empty)
         except BaseException:
             await engine.aclose()
             raise

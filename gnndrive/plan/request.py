@@ -20,7 +20,7 @@ from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.items import Item, Owner, Part, Shape, TableShape, Use, if_any
 from gnndrive.common.plugins import find
-from gnndrive.exchange.items import Exchange
+from gnndrive.exchange.items import Exchange, OnDevice
 from gnndrive.host.arena import AnnouncedRows
 from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import DrawnBatches
@@ -209,7 +209,7 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
                 ),
             ),
             *([] if ahead is None else [ahead.part(size, request.rank_memory)]),
-            *([] if request.exchange is None else [request.exchange]),
+            *_exchange_parts(request, device),
         ),
         RowSlots(whole_batches=request.memory is not None),
         budget,
@@ -222,6 +222,15 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
         disk_bytes=0 if ahead is None else ahead.disk_bytes(size),
         said=(*request.said, *(() if ahead is None else ahead.said(size))),
     )  # fmt: skip
+
+
+def _exchange_parts(request: PlanRequest, device: type[Device]) -> list[Part]:
+    if request.exchange is None:
+        return []
+    if not device.delivers:
+        return [request.exchange]
+    out = device.copy_out_bytes(), device.copy_out_scratch_bytes()
+    return [request.exchange, OnDevice(device.pinned_per_byte, *out)]
 
 
 def shape_of(

@@ -47,8 +47,12 @@ class OwnSimulation(Simulation):
         file, count = scenario.file, max(self._owners.count(self._rank), 1)
         slots = scenario.slots or scenario.group_rows_max
         memory = self.device.allocate(slots, file.row_bytes)
-        context = TierContext(self.layout, self.engine, None, file.row_count, file.row_bytes)
-        tier = OwnedRows(make_chain(scenario.tiers, context), self._owners, self._rank)
+        victims = memory.evicted(scenario.victims) if scenario.victims else None
+        context = TierContext(
+            self.layout, self.engine, None, count, file.row_bytes, evicted=victims
+        )
+        lowest = partial(OwnedRows, owners=self._owners, owner=self._rank)
+        tier = make_chain(scenario.tiers, context, lowest)
         return SlotTable(
             count, slots, file.row_bytes, memory, tier, scenario.policy, scenario.group_rows_max,
             foreseen=scenario.foreseen,

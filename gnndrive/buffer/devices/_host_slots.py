@@ -107,6 +107,10 @@ class HostSlotMemory(SlotMemory):
             self._pieces.rotate(-1)
         return rows
 
+    def evicted(self, places: int) -> CopiesOfSlots:
+        """See `SlotMemory.evicted`; for ranks that exchange rows."""
+        return CopiesOfSlots(self._slots, places)
+
     def close(self) -> None:
         """Free slots and pieces; see `SlotMemory.close`."""
         for _, event in self._pieces:
@@ -116,6 +120,28 @@ class HostSlotMemory(SlotMemory):
         self._slots = np.empty((0, 0), np.uint8)
         while self._pinned:
             self._driver.unpin(self._pinned.pop())
+
+
+class CopiesOfSlots:
+    """Host memory for `places` rows of `slots`, uint8 [slots, row_bytes]; an `EvictedRows`."""
+
+    rows_max: int | None = None
+
+    def __init__(self, slots: Bytes, places: int) -> None:
+        self._slots, self.rows = slots, np.empty((places, slots.shape[1]), np.uint8)
+
+    def copy_out(self, slots: Int32Array, places: Int32Array) -> Fence:
+        """See `EvictedRows.copy_out`; the rows are there when this returns."""
+        row_bytes, numbers = self.rows.shape[1], slots.astype(np.int64)
+        lib.gd_spread(
+            pointer(self._slots.reshape(-1)), pointer(numbers), len(slots), row_bytes,
+            pointer(places), row_bytes, pointer(self.rows.reshape(-1)),
+        )  # fmt: skip
+        return already_done
+
+    def close(self) -> None:
+        """See `EvictedRows.close`."""
+        self._slots = self.rows = np.empty((0, 0), np.uint8)
 
 
 class HostSlots(Staged):

@@ -267,7 +267,7 @@ class StagedVictims:
             yield
         except MemoryError as error:
             raise ConfigError(
-                f"no pinned memory for a host level of {places:,} rows of {self._row_bytes:,} "
+                f"no pinned memory for what leaves the GPU, {places:,} rows of {self._row_bytes:,} "
                 f"bytes ({error}): ask for less with memory= or victim_buffer="
             ) from error
 
@@ -353,6 +353,10 @@ class Staged(Device):
             store[name] = value
         with self.driver.computing():
             return finish(batch)
+
+    def bring(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Device.bring`."""
+        return self.driver.copy([rows])[0]
 
     def hand_over(self, batch: Any) -> None:
         """See `Driver.hand_over`."""

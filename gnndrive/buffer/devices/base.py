@@ -109,7 +109,7 @@ class SlotMemory(ABC):
 
     def evicted(self, places: int) -> EvictedRows | None:
         """Allocate host memory for `places` rows, into which rows can be copied out of slots. None:
-        the slots lie in host memory themselves.
+        `gather` copies them to host memory.
 
         Raises:
             ConfigError: there is not that much memory.
@@ -242,6 +242,11 @@ class Device(ABC):
             What `finish` returns.
         """
         return finish(batch)
+
+    def bring(self, rows: torch.Tensor) -> torch.Tensor:
+        """Begin to copy rows in host memory to the device, as `deliver` does; called in a worker
+        thread. They may be changed when this returns."""
+        return rows
 
     def close(self) -> None:  # noqa: B027  # most devices have nothing to free
         """Free what the device has, after all memory that it allocated was closed."""

@@ -50,6 +50,21 @@ def test_several_tables_none_and_seed_edges(run, store, without_x, tmp_path_fact
     assert ended.results == [[dealt(epoch, 3)[rank] for epoch in whole] for rank in range(3)]
 
 
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_with_a_device_each(run, store, whole, world):
+    """Rows leave the slots of their owners' devices, or stay in host memory in between."""
+    device = {"device": "simulated-cuda", "store": str(store.path), **EXCHANGE}
+    asked = [
+        SMALL,
+        SMALL | {"memory": "150MB", "buffer": "3KB"},
+        SMALL | {"device_memory": 0},
+        SMALL | {"buffer": None, "device_memory": "40KB"},
+    ]
+    row_classes(store, None, "degree")  # ranks that make them at once warn of it
+    ended = run("several", world, asked=[device | each for each in asked])
+    assert ended.results == [[dealt(whole, world)[rank]] * len(asked) for rank in range(world)]
+
+
 @product("how,victim", ["kill", "leave a child", "sys.exit"], [0, 1])
 def test_a_rank_that_ends_is_an_error_at_the_others(run, store, whole, seeds, how, victim):
     at = random.Random(f"{how} {seeds(1)}").randint(1, 15)
@@ -88,7 +103,6 @@ def test_a_rank_that_is_stopped_is_named_and_may_go_on(run, store, whole):
     [
         ({"strategy": "rolling"}, "strategy='rolling' reads rows in a way of its own"),
         ({"in_order": False}, "because in_order=False"),
-        ({"device": "simulated-cuda"}, "is in the memory of the device 'simulated-cuda'"),
         ({"exchange": "all"}, "exchange='all': give True, False or 'stride'"),
     ],
 )
