@@ -85,6 +85,7 @@ class ExchangingRank(RankUser):
                 [each.send for each in requests],
                 rank=number,
                 foreseen=foreseen,
+                bring=self.own.device.bring,
             )
         )
 

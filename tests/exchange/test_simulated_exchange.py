@@ -4,6 +4,9 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+import pytest
+
+from gnndrive.exchange import slot_copies
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_exchange import SimulatedExchange
 from tests.host.conftest import rows  # noqa: F401
@@ -22,22 +25,46 @@ def exchange(scenario, seed, *rest, **given):
     return SimulatedExchange(replace(scenario, superbatch=superbatch), seed, *rest, **given)
 
 
-def test_whole_epochs(rows, seeds):  # noqa: F811
+def on_devices(scenario, seed, *rest, **given):
+    """Each rank has a device, and rows that leave its slots stay in host memory."""
+    device = ("simulated-cuda", "simulated-host-slots")[seed // 3 % 4 == 3]
+    victims = 20 * (device == "simulated-cuda")
+    scenario = replace(scenario, device=device, tiers=("victim", "disk"), victims=victims)
+    return exchange(scenario, seed, *rest, **given)
+
+
+@pytest.fixture(autouse=True)
+def several_pieces(monkeypatch):
+    """Not all rows of a batch leave a device at once."""
+    monkeypatch.setattr(slot_copies, "PIECE_BYTES", 400)
+
+
+KINDS = pytest.mark.parametrize("kind", [exchange, on_devices])
+
+
+@KINDS
+def test_whole_epochs(rows, seeds, kind):  # noqa: F811
+    served = Counter()
+
     async def main(seed):
         scenario, given = any_scenario(rows, seed)
-        kind = partial(exchange, shift=seed // 2 % 4)
-        async with simulated_ranks(scenario, seed, kind=kind, **given) as simulated:
+        shifted = partial(kind, shift=seed // 2 % 4)
+        async with simulated_ranks(scenario, seed, kind=shifted, **given) as simulated:
             for epoch in range(2):
                 simulated.begin(epoch)
                 await simulated.end()
                 check_all(simulated.ranks, expected(scenario, seed, given["count"], epoch))
+            for rank in simulated.ranks:
+                served[kind] += rank.own.table.tier.rows_served
 
     for seed in seeds(20):
         run(main(seed))
+    assert (served[kind] > 0) is (kind is on_devices), "rows come back without a read"
 
 
-def test_whatever_befalls_the_ranks(rows, seeds):  # noqa: F811
+@KINDS
+def test_whatever_befalls_the_ranks(rows, seeds, kind):  # noqa: F811
     ends = Counter()
     for seed in seeds(60):
-        ends += run_with_mishaps(rows, seed, exchange)
+        ends += run_with_mishaps(rows, seed, kind)
     assert ends.keys() == {"NoneType", "early", "PeerError", "ReadError", "BrokenOnPurpose"}
