@@ -20,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -46,6 +47,7 @@ from gnndrive.host.turns import Turns
 from gnndrive.loader import sharing
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
+from gnndrive.testing.fake_cuda import fake_cuda
 from tests.forked import Program
 from tests.given import moved
 from tests.project_files import ROOT
@@ -207,7 +209,7 @@ def _bytes(value: Any) -> Iterator[bytes]:
             yield repr(key).encode()
             yield from _bytes(value[key])
     elif isinstance(value, torch.Tensor):
-        yield value.contiguous().numpy().tobytes()
+        yield value.cpu().contiguous().numpy().tobytes()
     else:
         yield repr(value).encode()
 
@@ -251,6 +253,15 @@ def several(rank: Rank, asked: list[dict[str, Any]]) -> list[list[str]]:
             if "exchange" not in arguments and isinstance(arguments["store"], str):
                 assert (made.stats()["engine"] == "host service") is ("strategy" not in arguments)
     return found
+
+
+def on_gpus(rank: Rank, fake: list[bool], asked: list[dict[str, Any]]) -> list[list[str]]:
+    """The same on a GPU of each rank's own, if there are as many; `fake`: whether fake ones have a
+    CuPy; empty: they are real."""
+    with fake_cuda(devices=2, cupy=fake[0]) if fake else nullcontext():
+        gpu = rank.number % torch.cuda.device_count()
+        torch.cuda.set_device(gpu)
+        return several(rank, [{"device": f"cuda:{gpu}", **each} for each in asked])
 
 
 def much(rank: Rank, store: str, **arguments: Any) -> dict[str, Any]:
