@@ -14,11 +14,13 @@ from tests.soak import product
 
 pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
+DEVICES = ["simulated-cuda", "cpu"]
 EXCHANGE = {"exchange": True, "host_service": "auto"}
 
 
-def test_two_ranks_in_many_ways(run, store, whole):
-    ended = run("much", 2, store=str(store.path), **EXCHANGE)
+@pytest.mark.parametrize("device", DEVICES)
+def test_two_ranks_in_many_ways(run, store, whole, device):
+    ended = run("much", 2, store=str(store.path), device=device, **EXCHANGE)
     train, valid = alone(store, 4), alone(store, 2, shuffle=False, input_nodes=range(50))
     for rank, found in enumerate(ended.results):
         assert found == {
@@ -65,10 +67,11 @@ def test_ranks_with_a_device_each(run, store, whole, world):
     assert ended.results == [[dealt(whole, world)[rank]] * len(asked) for rank in range(world)]
 
 
-@product("how,victim", ["kill", "leave a child", "sys.exit"], [0, 1])
-def test_a_rank_that_ends_is_an_error_at_the_others(run, store, whole, seeds, how, victim):
+@product("how,victim,device", ["kill", "leave a child", "sys.exit"], [0, 1], DEVICES)
+def test_a_rank_that_ends_is_an_error_at_the_others(run, store, whole, seeds, how, victim, device):
     at = random.Random(f"{how} {seeds(1)}").randint(1, 15)
     given = {"store": str(store.path), "victim": victim, "how": how, "at": at, **EXCHANGE}
+    given["device"] = device
     ended = run("one_ends", 2, victim, 4 if how == "sys.exit" else -9, **given)
     found, rest = ended.results[1 - victim], dealt(whole, 2)[1 - victim]
     assert found["error"].startswith(f"PeerError: rank {victim} has ")
