@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ import torch.distributed as dist
 
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.buffer.devices.cuda import Cuda
 from gnndrive.common.errors import GNNDriveError, LateError
 from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
@@ -262,6 +264,23 @@ def on_gpus(rank: Rank, fake: list[bool], asked: list[dict[str, Any]]) -> list[l
         gpu = rank.number % torch.cuda.device_count()
         torch.cuda.set_device(gpu)
         return several(rank, [{"device": f"cuda:{gpu}", **each} for each in asked])
+
+
+def taken(rank: Rank, cupy: bool, **arguments: Any) -> list[tuple[int, int]]:
+    """What a fake GPU of each rank's own takes in an epoch, and what the plan says: registered
+    memory, torch's pinned memory, and the GPU's."""
+    with fake_cuda(devices=2, cupy=cupy) as gpus, loader(device="cuda:0", **arguments) as made:
+        plan = made.plan()
+        registered = max(sum(gpus.host.registered.values()) for _ in made)
+        lines = Counter({line.what: line.nbytes for line in plan.lines})
+        out = 0 if cupy else Cuda.copy_out_bytes()  # a table's
+        staging = lines["pinned staging"] + lines["exchange staging"] - out
+        pinned = lines["pinned copies"] + lines["pinned features"] + out
+        return [
+            (registered, staging + lines["host level"]),
+            (gpus.host.pinned_bytes, pinned),
+            (torch.cuda.max_memory_allocated(0), plan.device_bytes),
+        ]
 
 
 def much(rank: Rank, store: str, **arguments: Any) -> dict[str, Any]:

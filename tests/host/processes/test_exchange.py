@@ -67,6 +67,13 @@ def test_ranks_with_a_device_each(run, store, whole, world):
     assert ended.results == [[dealt(whole, world)[rank]] * len(asked) for rank in range(world)]
 
 
+@pytest.mark.parametrize("cupy", [True, False])
+def test_gpus_take_what_the_plan_says(run, store, cupy):
+    given = {"store": str(store.path), "cupy": cupy, "device_memory": "100MB", "buffer": None}
+    for found in run("taken", 2, **given, **EXCHANGE).results:
+        assert all(0 < taken <= planned for taken, planned in found), found
+
+
 @product("how,victim,device", ["kill", "leave a child", "sys.exit"], [0, 1], DEVICES)
 def test_a_rank_that_ends_is_an_error_at_the_others(run, store, whole, seeds, how, victim, device):
     at = random.Random(f"{how} {seeds(1)}").randint(1, 15)
