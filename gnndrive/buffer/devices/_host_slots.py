@@ -126,6 +126,7 @@ class CopiesOfSlots:
     """Host memory for `places` rows of `slots`, uint8 [slots, row_bytes]; an `EvictedRows`."""
 
     rows_max: int | None = None
+    read_in_place = False
 
     def __init__(self, slots: Bytes, places: int) -> None:
         self._slots, self.rows = slots, np.empty((places, slots.shape[1]), np.uint8)
