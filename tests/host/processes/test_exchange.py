@@ -61,8 +61,10 @@ def test_ranks_with_a_device_each(run, store, whole, world):
         SMALL | {"memory": "150MB", "buffer": "3KB"},
         SMALL | {"device_memory": 0},
         SMALL | {"buffer": None, "device_memory": "40KB"},
+        SMALL | {"buffer": "3KB", "strategy": "lsm-gnn:superbatch=8,victim_buffer=2KB"},
     ]
-    row_classes(store, None, "degree")  # ranks that make them at once warn of it
+    for score in ("degree", "pagerank"):
+        row_classes(store, None, score)  # ranks that make them at once warn of it
     ended = run("several", world, asked=[device | each for each in asked])
     assert ended.results == [[dealt(whole, world)[rank]] * len(asked) for rank in range(world)]
 
