@@ -41,7 +41,7 @@ from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.links_inside import LinksInside
 from gnndrive.pyg.padding import Padding, padding_of
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
-from gnndrive.sampling.dealing import deal, number_batches, skip, steps_left
+from gnndrive.sampling.dealing import deal, deal_windows, flat, number_batches, skip, steps_left
 from gnndrive.sampling.degrees import degrees_of
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.labor import Sampling, sampling_of
@@ -172,12 +172,21 @@ class Assembly:
         if schedule.deals or ranks.per_step == 1:
             drawn_by = partial(ranks.number, deals=schedule.deals)
             return number_batches(windows, done // ranks.per_step, drawn_by)
+        if schedule.window_sizes is not None:
+            return flat(self.windows_left(ranks, seed, number, done))
         return deal(windows, len(schedule), done, ranks.rank, ranks.world, self.drop_last)
 
-    def windows_left(self, seed: int, number: int, done: int, yielded: int) -> Iterator[Window]:
-        """The windows that have batches left, each with the number of these, once this rank has
-        yielded so many more than the steps that are done."""
-        return skip(self.schedule(seed).windows(number), done + yielded)
+    def windows_left(
+        self, ranks: Ranks, seed: int, number: int, done: int, yielded: int = 0
+    ) -> Iterator[Window]:
+        """The windows in which this rank has batches left, each with the number of these, once it
+        has yielded so many more than those that are done, as `EpochState` counts them."""
+        schedule = self.schedule(seed)
+        windows = schedule.windows(number)
+        if schedule.deals or ranks.per_step == 1:
+            return skip(windows, done // ranks.per_step + yielded)
+        dealing = len(schedule), done, ranks.rank, ranks.world, self.drop_last
+        return skip(deal_windows(windows, *dealing), yielded)
 
     def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
         """Make a sampler for one epoch, which may give up samples larger than `limits`; `empty`

@@ -58,9 +58,8 @@ class EpochAssembly:
             # user's thread, that happens before the user's next draw; in the loop thread, it could
             # happen before or after it.
             self.batches = chain(list(islice(self.batches, 1)), self.batches)
-        steps = state.batches // ranks.per_step
-        self._windows = partial(assembly.windows_left, seed, self._number, steps)
-        self._done = steps
+        self._windows = partial(assembly.windows_left, ranks, seed, self._number, state.batches)
+        self._done = state.batches // ranks.per_step
         self._end: int | None = None  # how many batches the iterator yields in all, if known
         with contextlib.suppress(TypeError):  # a batch sampler without a length
             self._end = assembly.steps(state.batches, seed, self._number)

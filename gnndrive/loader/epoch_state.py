@@ -90,14 +90,13 @@ def from_state_dict(state: Any, assembly: Assembly) -> EpochState:
 
 def _check_ranks(version: int, was: Any, assembly: Assembly) -> None:
     """Refuse the state of an epoch that ranks would not go on with as it was begun."""
-    now = assembly.dealt_to
-    if assembly.scheme.deals and was != now:
+    now, batches = assembly.dealt_to, assembly.batch_sampler
+    if was != now and batches is None:
         raise ConfigError(
             f"the windows of this epoch were dealt to {was or 1} ranks and are dealt to "
             f"{now or 1} now, so it would repeat some seeds and leave out others: resume with "
-            "as many ranks, or start the epoch again"
+            f"as many ranks and per_rank={was is not None}, or start the epoch again"
         )
-    batches = assembly.batch_sampler
     # A loader with ranks= and no sampler draws together, and may be asked before there is a group.
     may_draw_apart = assembly.own["ranks"] is None or batches is not None
     if version == _SAME_FOR_ONE and may_draw_apart and resolve_ranks(None, batches).draws_apart:

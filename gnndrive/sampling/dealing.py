@@ -1,9 +1,9 @@
 """Which batches of an epoch a rank loads, for any schedule.
 
 `deal` cuts the epoch as one process would and gives each rank every `world`-th batch, so that the
-ranks together yield one process's batches, bit for bit. `number_batches` is for a schedule that
-yields this rank's batches only, such as that of a user's DistributedSampler, or one of mega-batches
-(`Schedule.deals`).
+ranks together yield one process's batches, bit for bit; `deal_windows` does so for mega-batches.
+`number_batches` is for a schedule that yields this rank's batches only, such as that of a user's
+DistributedSampler, or one of mega-batches that each rank has for itself (`Schedule.deals`).
 
 With `deal`, the seeds of other ranks' batches are drawn and dropped, because an order can be made
 in sequence only; that takes far less than sampling around them.
@@ -44,7 +44,7 @@ def deal(
     repeated = last % total if steps and last >= total else None
     kept: tuple[Window, Seeds] | None = None
     index, number = 0, next(wanted, None)
-    for place, (window, seeds) in enumerate(_flat(windows)):
+    for place, (window, seeds) in enumerate(flat(windows)):
         if place == repeated:
             kept = window, seeds.dealt_as(place, steps - 1)
         if place == number:
@@ -56,6 +56,45 @@ def deal(
         yield kept
 
 
+def deal_windows(
+    windows: Iterator[Window], total: int, done: int, rank: int, world: int, drop_last: bool
+) -> Iterator[Window]:
+    """Yield the windows in which a rank has batches, each with these alone.
+
+    They are those of `deal`, but for a pad, which repeats a batch of the last window: for the
+    epoch's first batches, another window would be loaded. So no batch before the pads is in an
+    earlier window than a batch that comes before it on any rank.
+    """
+    steps = steps_left(total, done, world, drop_last)
+    numbers, first = range(done + rank, done + steps * world, world), 0
+    pad = numbers[-1] - total if numbers else -1  # its place among the pads, if there is one
+    for window in windows:
+        end = window.first + window.count
+        begin, stop = (max(-(-(n - done - rank) // world), 0) for n in (window.first, end))
+        own, again = numbers[begin:stop], None
+        if pad >= 0 and end == total:
+            again = total - 1 - pad % window.count
+        count = len(own) + (again is not None)
+        if count:
+            batches = _picked(window, own, again, first)
+            yield replace(window, batches=batches, first=first, count=count)
+            first += count
+
+
+def _picked(window: Window, own: range, again: int | None, index: int) -> Iterator[Seeds]:
+    """The batches of a window whose numbers are in `own`, and then batch `again`, if any; the
+    first has this index."""
+    pad: Seeds | None = None
+    for number, seeds in enumerate(window.batches, window.first):
+        if number == again:
+            pad = seeds
+        if number in own:
+            yield seeds.dealt_as(number, index)
+            index += 1
+    if pad is not None and again is not None:
+        yield pad.dealt_as(again, index)
+
+
 def number_batches(
     windows: Iterator[Window], done: int, number: Callable[[int], int]
 ) -> Iterator[tuple[Window, Seeds]]:
@@ -64,7 +103,7 @@ def number_batches(
     The seeds' `index` counts from 0. Their `dealt` is the batch's number among all ranks' batches,
     which `number` returns for the index that they have in `windows`.
     """
-    for index, (window, seeds) in enumerate(_flat(skip(windows, done))):
+    for index, (window, seeds) in enumerate(flat(skip(windows, done))):
         yield window, seeds.dealt_as(number(seeds.index), index)
 
 
@@ -86,5 +125,6 @@ def skip(windows: Iterator[Window], done: int) -> Iterator[Window]:
             yield window
 
 
-def _flat(windows: Iterator[Window]) -> Iterator[tuple[Window, Seeds]]:
+def flat(windows: Iterator[Window]) -> Iterator[tuple[Window, Seeds]]:
+    """Yield the seeds of all batches, each with its window."""
     return ((window, seeds) for window in windows for seeds in window.batches)

@@ -24,7 +24,7 @@ class Marius(InsideWindows):
         order: for seed nodes "dispersed" (each partition is loaded once) or "sequential" (one
             window, of all partitions with seeds); for seed edges "comet" or "beta" (any two
             partitions come together). None: the first of these.
-        partitioned, megabatch, static, passes: see `InsideWindows`.
+        partitioned, megabatch, static, passes, per_rank: see `InsideWindows`.
     """
 
     name: str = "marius"

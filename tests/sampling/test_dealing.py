@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.common.records import Seeds
-from gnndrive.sampling.dealing import deal, number_batches, skip, steps_left
+from gnndrive.sampling.dealing import deal, deal_windows, flat, number_batches, skip, steps_left
 from gnndrive.sampling.schedules.base import InputNodes, Window
 
 
@@ -80,3 +80,40 @@ def test_no_seeds_of_a_window_that_is_done_are_drawn():
 
     left = skip(iter([Window(refused(), count=5), *windows(2, 1)]), 6)
     assert [seeds.index for window in left for seeds in window.batches] == [1]
+
+
+@settings(max_examples=50)
+@given(
+    sizes=st.lists(st.integers(1, 5), max_size=9), done=st.integers(0, 45),
+    world=st.integers(1, 6), drop_last=st.booleans(), yielded=st.integers(0, 9),
+)  # fmt: skip
+def test_ranks_draw_from_the_same_windows(sizes, done, world, drop_last, yielded):
+    inputs, total = InputNodes(max(sum(sizes), 1)), sum(sizes)
+    firsts = np.cumsum([0, *sizes]).tolist()
+
+    def drawn() -> Iterator[Window]:
+        for number, (first, count) in enumerate(zip(firsts, sizes, strict=False)):
+            batches = (inputs.seeds(at, np.array([at])) for at in range(first, first + count))
+            yield Window(batches, number, None, first, count)
+
+    plain, whole = list[list[Seeds]](), list[list[tuple[Window, Seeds]]]()
+    for rank in range(world):
+        how = total, done, rank, world, drop_last
+        plain.append([seeds for _, seeds in deal(drawn(), *how)])
+        whole.append(list(flat(deal_windows(drawn(), *how))))
+        left = list(skip(deal_windows(drawn(), *how), yielded))
+        assert [window.count for window in left] == [len(list(each.batches)) for each in left]
+        assert sum(window.count for window in left) == max(len(plain[rank]) - yielded, 0)
+    assert [len(each) for each in whole] == [len(each) for each in plain]
+    places = []
+    for step in range(len(plain[0])):
+        for rank in range(world):
+            window, seeds = whole[rank][step]
+            assert seeds.index == step
+            assert window.number == np.searchsorted(firsts, seeds.number, "right") - 1
+            places.append(window.number)
+            if done + step * world + rank < total:
+                assert seeds.number == plain[rank][step].number
+            else:
+                assert window.number == len(sizes) - 1
+    assert places == sorted(places)

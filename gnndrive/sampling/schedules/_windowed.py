@@ -4,9 +4,10 @@ A subclass says which partitions and which inputs each window has. The number of
 does not depend on that: a window is cut into as many more batches as the epoch lacks, so that every
 epoch of a loader is as long as `len()` says, and nothing has to be drawn to know it.
 
-Several ranks get windows of their own, because a mega-batch that two ranks load is read twice. The
-seeds of these differ, and so does the length of the epochs: it is that of the rank which has the
-most batches; the others cut theirs finer, and if they have fewer seeds than that, repeat some.
+Several ranks draw from the same windows (`dealing.deal_windows`), unless the context asks for the
+windows of one of them: then each has its own. The seeds of these differ, and so does the length of
+the epochs: it is that of the rank which has the most batches; the others cut theirs finer, and if
+they have fewer seeds than that, repeat some.
 """
 
 from __future__ import annotations
@@ -149,16 +150,15 @@ class Windowed(Schedule):
         keys_end: see `find_parts`.
     """
 
-    deals = True
-
     def __init__(self, context: ScheduleContext, windows_max: int, keys_end: int) -> None:
         self._context, self._windows_max, self._keys_end = context, windows_max, keys_end
+        self.deals = context.world > 1
         self._batch_size = context.batch_size or 0
         if context.world > windows_max:
             raise ConfigError(
                 f"an epoch has {windows_max} windows for {context.world} ranks, and each rank "
-                f"needs one: give a smaller megabatch= than {context.megabatch}, or partition the "
-                "store into more parts"
+                "needs one: leave per_rank out, give a smaller megabatch= than "
+                f"{context.megabatch}, or partition the store into more parts"
             )
 
     @property

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -310,7 +310,7 @@ class Schedule(ABC):
     """
 
     name: str
-    deals: ClassVar[bool] = False
+    deals: bool = False
 
     @classmethod
     @abstractmethod

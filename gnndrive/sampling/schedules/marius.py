@@ -154,8 +154,8 @@ class Marius(Windowed):
             )
         if context.world > 1 and self._order == "sequential":
             raise ConfigError(
-                f"order='sequential' has one window, which {context.world} ranks cannot share: "
-                "give order='dispersed'"
+                f"order='sequential' has one window, and {context.world} ranks with per_rank=True "
+                "need one each: leave per_rank out, or give order='dispersed'"
             )
         states = {
             "sequential": 1, "dispersed": self._logical - self._resident + 1,

@@ -87,6 +87,7 @@ class InsideWindows(Strategy):
         passes: how often the batches of a window come, with other draws, before the next window is
             trained on. "auto": once in the first epoch, then as often as loading a window takes the
             time of its batches, at most 8 times.
+        per_rank: whether each rank has windows of its own; else all ranks draw from the same ones.
     """
 
     layout: Any = "partitioned"
@@ -98,6 +99,7 @@ class InsideWindows(Strategy):
     megabatch: int | None = None
     static: float | None = None
     passes: int | str = 1
+    per_rank: bool = False
     order: ClassVar[str | None] = None
     """The order of the windows, where a strategy has several."""
     whole_graph: ClassVar[bool] = False
@@ -464,11 +466,14 @@ class _WindowScheme(Scheme):
     tables = (TABLE,)
     sweep = 1  # batches of two windows must not wait for each other
     warms_up = False  # a small buffer would not hold two windows
-    deals = True
+
+    @property
+    def deals(self) -> bool:  # type: ignore[override]
+        return self.strategy.per_rank
 
     @property
     def not_shared(self) -> str:  # type: ignore[override]
-        return f"with strategy={self.strategy.name!r} each rank has windows of its own"
+        return f"with strategy={self.strategy.name!r} each rank loads windows for itself"
 
     @property
     def single(self) -> str:  # type: ignore[override]
@@ -543,7 +548,7 @@ class _WindowScheme(Scheme):
     # ---- what is made of it
 
     def schedule_context(self, context: ScheduleContext, ranks: Ranks) -> ScheduleContext:
-        dealt = ranks.dealt_by == "loader"
+        dealt = ranks.dealt_by == "loader" and self.deals
         return replace(
             context, partitioned=self.source, megabatch=self.chosen.megabatch,
             passes=self.passes, order=self.strategy.order,
@@ -582,7 +587,7 @@ class _WindowScheme(Scheme):
         if given is None and per_step > 1:
             # Each rank would choose by the memory that it finds and the batches that it draws.
             raise ConfigError(
-                "ranks= deals windows to the ranks, so they must be as large on all of them: give "
+                "with ranks= windows must be as large on all ranks: give "
                 f"megabatch={windows.sizes.megabatch}, which fits here, or less"
             )
         return replace(windows, chosen=True)

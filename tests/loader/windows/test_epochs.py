@@ -45,6 +45,7 @@ WAYS: list[dict[str, Any]] = [
     {"engine": "simulated", "device": "simulated-cuda"},
 ]
 WHOLE = {"input_nodes": torch.arange(0, NODES, 3), "drop_last": True, "batch_size": 20}
+OWN = {"ranks": True, "megabatch": 2, "per_rank": True}
 RESUMED = [{}, WHOLE, {"passes": 2}, {"seed": None}, MARIUS, MARIUS | {"static": 0.02}]
 
 
@@ -267,9 +268,40 @@ def test_draws_of_ranks_differ(make: Make, graph: Data, as_rank: AsRank) -> None
         as_rank(rank, 2)
         nodes = graph.edge_index[1].mode().values.reshape(1)  # it has the most neighbours
         drawn.append([batch.e_id.tolist() for batch in
-                      make(ranks=True, input_nodes=nodes, passes=9)])  # fmt: skip
+                      make(ranks=True, input_nodes=nodes, passes=9, per_rank=True)])  # fmt: skip
     assert len(drawn[0]) == len(drawn[1]) == 9
     assert drawn[0] != drawn[1]
+
+
+@pytest.mark.parametrize(
+    "given", [{}, WHOLE, {"passes": 2}, MARIUS, {"edge_label_index": True, **MARIUS}]
+)
+@pytest.mark.parametrize("done", [0, 5])
+def test_ranks_yield_the_batches_of_one_process(make, graph, as_rank, given, done):
+    """From any batch on, with any number of ranks, in the windows of one process."""
+    if "edge_label_index" in given:
+        given = given | {"edge_label_index": graph.edge_index[:, ::9], "neg_sampling": "binary"}
+    saving = make(**given)
+    begun = iter(saving)
+    whole = [next(begun) for _ in range(done)]
+    state = saving.state_dict()
+    whole += list(begun)
+    for world in (2, 3):
+        ranks = []
+        for rank in range(world):
+            as_rank(rank, world)
+            loader = make(ranks=True, **given)
+            if done:
+                loader.load_state_dict(state)
+            ranks.append(list(loader))
+            assert len(ranks[-1]) == len(ranks[0]) == loader._assembly().steps(done, 5)
+        found = [batch for step in zip(*ranks, strict=True) for batch in step]
+        wanted = whole[done : done + len(found)]
+        assert_all_same(found[: len(wanted)], wanted)
+        left_out = len(whole) - done - len(wanted)
+        assert left_out in (range(world) if given is WHOLE else [0])
+        pads = [batch.n_id.tolist() for batch in found[len(wanted) :]]
+        assert all(pad in [batch.n_id.tolist() for batch in wanted] for pad in pads)
 
 
 @product("done,world", [0, 1, 4], [2, 3])
@@ -277,11 +309,11 @@ def test_as_many_ranks_go_on(make: Make, as_rank: AsRank, world: int, done: int)
     states = []
     for rank in range(world):
         as_rank(rank, world)
-        whole, saving = list(make(ranks=True, megabatch=2)), make(ranks=True, megabatch=2)
+        whole, saving = list(make(**OWN)), make(**OWN)
         begun = list(islice(saving, done))
         states.append(json.loads(json.dumps(saving.state_dict())))
         assert states[-1] == states[0], "it is the same on all ranks"
-        resumed = make(ranks=True, megabatch=None)
+        resumed = make(**OWN | {"megabatch": None})
         resumed.load_state_dict(states[0])
         rest = list(resumed)
         assert_all_same([*begun, *rest], whole)
@@ -291,15 +323,16 @@ def test_as_many_ranks_go_on(make: Make, as_rank: AsRank, world: int, done: int)
 def test_another_number_of_ranks_is_refused(make, as_rank, before, after):
     """In the middle of an epoch; after it, any number begins the next one."""
     as_rank(0, before)
-    saving = make(ranks=True, megabatch=2)
+    saving = make(**OWN)
     iterator = iter(saving)
     next(iterator)
     middle = saving.state_dict()
     list(iterator)
     end = saving.state_dict()
     as_rank(0, after)
-    resumed = make(ranks=True, megabatch=2)
-    with pytest.raises(ConfigError, match=f"dealt to {before} ranks and are dealt to {after} now"):
+    resumed = make(**OWN)
+    said = f"dealt to {before} ranks and are dealt to {after} now.* per_rank={before > 1}, or"
+    with pytest.raises(ConfigError, match=said):
         resumed.load_state_dict(middle)
     resumed.load_state_dict(end)
     assert resumed.epoch == 1
@@ -309,24 +342,24 @@ def test_another_number_of_ranks_is_refused(make, as_rank, before, after):
 @pytest.mark.parametrize(
     ("world", "arguments", "said"),
     [
-        (3, {"megabatch": 6}, r"has 2 windows for 3 ranks.* a smaller megabatch= than"),
-        (PARTS + 1, {}, r"12 windows for 13 ranks.* partition the store into m"),
+        (3, OWN | {"megabatch": 6}, "has 2 windows for 3 ranks.* a smaller megabatch= than"),
+        (PARTS + 1, {"per_rank": True}, r"12 windows for 13 ranks.* partition the store into m"),
         # The memory that each finds, and the seconds that it measures, may differ.
-        (2, {"buffer": "200KB"}, r"as large on all of them: give megabatch=\d+, which"),
+        (2, {"buffer": "200KB"}, r"as large on all ranks: give megabatch=\d+, which"),
         (2, {"megabatch": 2, "passes": "auto"}, "have to yield as many batches: give a number"),
     ],
 )
 def test_what_ranks_cannot_have_is_refused(make, as_rank, world, arguments, said):
     as_rank(0, world)
     with pytest.raises(ConfigError, match=said):
-        len(make(ranks=True, **{"megabatch": None, **arguments}))
+        len(make(**{"ranks": True, "megabatch": None, **arguments}))
 
 
 def test_a_host_service_has_no_windows(make, as_rank, monkeypatch):
     """host_service="auto" goes without one."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     as_rank(0, 2, group=object())
-    with pytest.raises(ConfigError, match="with strategy='hierbatching' each rank has windows of"):
+    with pytest.raises(ConfigError, match="with strategy='hierbatching' each rank loads windows"):
         make(ranks=True, host_service=True).plan()
     plan = make(ranks=True, host_service="auto", megabatch=2, memory="100MB").plan()
     assert plan.ranks == 2
