@@ -1,8 +1,8 @@
 """`WindowedSimulation`: the simulated pipeline with an epoch in windows (`WindowFeed`).
 
-The rows of the file lie in partitions, and behind these are rows that are kept for the whole epoch.
-A window is a random group of partitions; its batches need rows of the window and kept rows. The
-keeper's leases, the batches' leases and the reads share one small feature buffer.
+The rows of the file lie in partitions, and behind these are rows that each window has. A window is
+a random group of partitions; its batches need rows of the window and kept rows. The windows'
+leases, the batches' leases and the reads share one small feature buffer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class WindowedScenario(Scenario):
     Attributes:
         parts: partitions of the file's rows.
         in_window: partitions in a window.
-        kept: how many of the file's rows are held for the whole epoch.
-        in_chunk: rows that the keeper leases at once.
+        kept: how many of the file's rows each window has.
+        in_chunk: rows that are leased at once for a window.
         few_slots: by how many slots the buffer is smaller than what is kept and two windows need.
         bad_window: the window whose graph cannot be loaded; −1: none.
     """
@@ -50,7 +50,7 @@ class WindowedScenario(Scenario):
 
     @property
     def kept_rows(self) -> Int64Array:
-        """The rows that are held for the whole epoch, int64 [kept]."""
+        """The rows that each window has, int64 [kept]."""
         first = self.parts * self.rows_in_part
         return np.arange(first, first + self.kept)
 
@@ -134,17 +134,14 @@ class SimulatedWindows:
         starts = window.partitions.astype(np.int64) * size
         return (starts[:, None] + np.arange(size)).reshape(-1)
 
-    def _chunks(self, rows: Int64Array) -> list[dict[str, Int64Array]]:
-        size = self._scenario.in_chunk
-        return [{"x": rows[start : start + size]} for start in range(0, len(rows), size)]
-
-    def kept_rows(self) -> list[dict[str, Int64Array]]:
-        """See `PartitionWindows.kept_rows`."""
-        return self._chunks(self._scenario.kept_rows)
-
-    def rows_of(self, window: Window) -> list[dict[str, Int64Array]]:
+    def rows_of(self, window: Window) -> Iterator[range]:
         """See `PartitionWindows.rows_of`."""
-        return self._chunks(self.rows(window))
+        scenario, size = self._scenario, self._scenario.rows_in_part
+        assert window.partitions is not None
+        kept = range(scenario.parts * size, scenario.parts * size + scenario.kept)
+        for rows in (kept, *(range(part * size, (part + 1) * size) for part in window.partitions)):
+            for start in range(0, len(rows), scenario.in_chunk):
+                yield rows[start : start + scenario.in_chunk]
 
     def graph(self, window: Window) -> WindowRows:
         """See `PartitionWindows.graph`."""

@@ -16,6 +16,7 @@ from gnndrive.buffer.devices._staged import StagedMemory
 from gnndrive.buffer.devices.simulated_cuda import COMPUTE, SimulatedDriver
 from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
 from gnndrive.buffer.fetch_queue import FetchQueue
+from gnndrive.buffer.held_windows import HeldWindows, _Held
 from gnndrive.buffer.place_table import PlaceHold, PlaceTable, _Place
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import lib, pointer
@@ -32,7 +33,6 @@ from gnndrive.pipeline import extract
 from gnndrive.pipeline import run as epoch_run
 from gnndrive.pipeline.channel import Channel, ChannelEnded, change_of
 from gnndrive.pipeline.epoch import Epoch, Extracted, Failed, Sampled
-from gnndrive.strategies.windows.feed import WindowFeed, _Held
 
 Patch = pytest.MonkeyPatch
 
@@ -637,17 +637,17 @@ def drop_buffers_behind_the_write(patch: Patch) -> None:
 
 
 def drop_giving_up_a_chunk(patch: Patch) -> None:
-    """16: the keeper waits for the slots of a chunk, in front of batches that join later."""
-    lease = WindowFeed._lease
+    """16: a window waits for the slots of a chunk, in front of batches that join later."""
+    lease = HeldWindows._lease
 
-    async def waiting(feed: WindowFeed, held: _Held) -> bool:
+    async def waiting(windows: HeldWindows, held: _Held) -> bool:
         while held.missing:
-            buffer: Any = feed._buffer
             rows = held.missing.popleft()
-            held.leases.append((rows, await buffer.lease(rows)))
-        return await lease(feed, held)
+            leased = await windows._buffer.lease({windows._table: np.arange(rows.start, rows.stop)})
+            held.leases.append((rows, leased))
+        return await lease(windows, held)
 
-    patch.setattr(WindowFeed, "_lease", waiting)
+    patch.setattr(HeldWindows, "_lease", waiting)
 
 
 def drop_giving_back_what_is_incomplete(patch: Patch) -> None:
@@ -657,4 +657,4 @@ def drop_giving_back_what_is_incomplete(patch: Patch) -> None:
 
 def drop_waiting_for_the_older_window(patch: Patch) -> None:
     """18: the batches of a window that lacks rows are sampled beside those of the older one."""
-    patch.setattr(WindowFeed, "_wait_for_rows", no_wait)
+    patch.setattr(_Held, "lacks_rows", False)

@@ -108,7 +108,7 @@ RULES = [
     ),
     Rule(
         18, dropped.drop_waiting_for_the_older_window, scenarios.windows_in_any_order,
-        (1, 4),
+        (19, 20),
     ),
     Rule(0, dropped.drop_commit_behind_the_scatter, scenarios.many_batches, **WRONG),
     Rule(0, dropped.drop_staging_behind_the_scatter, scenarios.many_batches, (1, 4), **WRONG),

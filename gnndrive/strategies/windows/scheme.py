@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from gnndrive.buffer.held_windows import CHUNK_ROWS, READING_MAX
 from gnndrive.buffer.items import LEASE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Phase, Shape, Use, if_any
@@ -58,7 +59,7 @@ from gnndrive.store.partitioned.format import (
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import FeedContext, Scheme, Strategy, refuse_unused, stages_for
-from gnndrive.strategies.windows.feed import CHUNK_ROWS, READING_MAX, PartitionWindows, WindowFeed
+from gnndrive.strategies.windows.feed import PartitionWindows, WindowFeed
 
 K = TypeVar("K")
 AUTO = "auto"  # passes=: as many as loading a window takes
@@ -323,7 +324,10 @@ class PlannedWindows(Slots):
         item = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
         which = "two windows" if self.sizes.windows > 1 else "the window"
         yield item("window graphs", self.graph_bytes, f"neighbours inside {which}", use=Use.GRAPH)
-        held = HELD_BYTES * self.slots + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
+        held = (
+            HELD_BYTES * (self.slots + self.static)
+            + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
+        )
         yield item("held rows", held, "which rows whole windows use", use=Use.FEATURES)
         static, why = STATIC_BYTES * self.partitioned.num_static, "where they are, and their lists"
         yield from if_any(Item("static nodes", static, f"{why} begin", use=Use.GRAPH))
