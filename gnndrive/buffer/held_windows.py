@@ -7,11 +7,11 @@ while the younger one is loaded.
 Nothing here waits for slots, because the batches that hold them may stand behind it in the
 admission queue: a chunk that is not admitted in the step in which it joins is given up until a
 window has ended (rule 16). The rows of a younger window are leased only when each older one holds
-all of its rows; if an oldest window cannot hold all of them, it gives them back, younger ones
-first, because its batches need those slots to load what is missing (rule 17). A younger window that lacks
-rows is not ready before the older one has ended, because in any order (in_order=False) its batches
-may join the queue before the older one's last batches, and would wait for the slots that it holds
-(rule 18).
+all of its rows. If an oldest window cannot hold all of them, it gives them back, and before it all
+younger ones do, because its batches need those slots to load what is missing (rule 17). A younger
+window that lacks rows is not ready before the older one has ended, because in any order
+(in_order=False) its batches may join the queue before the older one's last batches, and would wait
+for the slots that it holds (rule 18).
 
 The plan counts slots for two windows, so that this happens only if windows differ more than planned
 because others between them are left out; to a second iterator, which has a smaller buffer; if one

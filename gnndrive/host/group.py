@@ -5,6 +5,11 @@ announces their batches to the feature buffer, has the extract stage take them i
 turns (`turns.py`), and answers when a batch's rows are valid. It knows neither sockets nor disks,
 so a simulation can run it.
 
+Ranks that draw from the same windows (`strategies/windows/`) have their rows held here, once for
+all of them, until the last rank has shut a window (`HeldWindows`). Batches of a window have their
+turns before those of a younger one, but for an epoch's pads, which are all in its last window. So
+nobody whose batches wait for the slots of an older window is waited for by its ranks.
+
 A batch that is given up while it is being extracted stays until its rows are valid or have failed;
 then its lease is released at once. No user's code is waited for meanwhile.
 """
@@ -12,14 +17,19 @@ then its lease is released at once. No user's code is waited for meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
+from gnndrive.buffer.held_windows import CHUNK_ROWS, HeldWindows
+from gnndrive.buffer.row_table import RowTable
 from gnndrive.common.records import Int64Array, NextUses
 from gnndrive.host.arena import COUNTERS, Arena
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
@@ -29,6 +39,7 @@ from gnndrive.pipeline.epoch import Counters, Extracted, Failed, Sampled, Stages
 from gnndrive.pipeline.extract import extract_stage
 
 _NO_NODES: Int64Array = np.empty(0, np.int64)
+WINDOWS_MAX = 8  # that a rank has open or describes
 STEP_BITS = 40  # of an order number, which is an epoch's number and a number within it
 
 
@@ -69,6 +80,8 @@ class Member:
         send: sends it a message; never waits.
         batches: by (epoch, step).
         places: those of its arena that are in use.
+        windows: those that it describes, with their rows in chunks; and those that it has open,
+            with none; by (epoch, number).
         released: how many of its batches have been gathered.
         uses: when rows are needed next, of batches that it announces now, if it knows that.
     """
@@ -78,6 +91,7 @@ class Member:
     send: Callable[[Message], object]
     batches: dict[tuple[int, int], Batch] = field(default_factory=dict)
     places: set[int] = field(default_factory=set)
+    windows: dict[tuple[int, int], list[range]] = field(default_factory=dict)
     released: int = 0
     uses: dict[tuple[int, int], Mapping[str, NextUses]] = field(default_factory=dict)
 
@@ -105,13 +119,20 @@ class Group:
         self.members: dict[int, Member] = {}
         self._read_counters = read_counters
         self._by_order: dict[int, Batch] = {}
+        self._windows: HeldWindows | None = None  # once a rank opens one
+        self._opened: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._users: dict[tuple[int, int], set[int]] = defaultdict(set)  # ranks, of a window
         self._error: BaseException | None = None
         self._lost: set[int] = set()
-        loop = asyncio.get_running_loop()
         stages_run = [extract_stage(self) for _ in range(stages.extractors)]
-        self._tasks = [loop.create_task(each) for each in (*stages_run, self._answer())]
-        for task in self._tasks:
-            task.add_done_callback(self._task_ended)
+        self._tasks: list[asyncio.Task[None]] = []
+        for each in (*stages_run, self._answer()):
+            self._start(each)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._task_ended)
 
     # ---- the ranks ----
 
@@ -138,6 +159,8 @@ class Group:
         del self.members[member.rank]
         for batch in list(member.batches.values()):
             self._give_up(batch)
+        for key in list(member.windows):
+            self._shut_one(member, key)
         self.extracting.drop(member.rank)
         if lost:
             self._say_lost(member.rank)
@@ -222,6 +245,8 @@ class Group:
         for (epoch, _), batch in list(member.batches.items()):
             if epoch == message.epoch:
                 self._give_up(batch)
+        for key in [key for key in member.windows if key[0] == message.epoch]:
+            self._shut_one(member, key)
         self.extracting.end_epoch(member.rank, message.epoch)
 
     def _ask(self, member: Member, message: Message) -> None:
@@ -239,6 +264,58 @@ class Group:
     def _passed(self, member: Member, message: Message) -> None:
         if (other := self.members.get(message.a)) is not None:
             other.send(replace(message, b=member.rank))
+
+    # ---- windows ----
+
+    def _window_rows(self, member: Member, message: Message) -> None:
+        key, rows = (message.epoch, message.step), range(message.a, message.b)
+        table = self._window_table()
+        described = member.windows.setdefault(key, [])
+        known = sum(map(len, described))
+        fits = rows.start >= 0 and rows.stop <= table.rows and 0 < len(rows) <= CHUNK_ROWS
+        if member.rank in self._users.get(key, ()) or not fits or known + len(rows) > table.rows:
+            raise ProtocolError(f"rows {rows.start} to {rows.stop} cannot belong to a window")
+        if len(member.windows) > WINDOWS_MAX:
+            raise ProtocolError(f"rank {member.rank} has more than {WINDOWS_MAX} windows")
+        described.append(rows)
+
+    def _window_table(self) -> RowTable:
+        """The table of which windows are held."""
+        tables = list(self.buffer.tables.values())
+        if len(tables) != 1:
+            raise ProtocolError(f"windows are of one table, and the buffer has {len(tables)}")
+        return tables[0]
+
+    def _open(self, member: Member, message: Message) -> None:
+        key = message.epoch, message.step
+        self._window_table()
+        users = self._users[key]
+        if member.rank in users:
+            raise ProtocolError(f"rank {member.rank} has opened window {message.step} before")
+        if self._windows is None:
+            self._windows = HeldWindows(self.buffer)
+            self._start(self._windows.run())
+        rows, member.windows[key] = member.windows.get(key, []), []
+        if not users:  # all ranks describe the window alike
+            self._opened[key] = self._windows.open(key, rows)
+        users.add(member.rank)
+        self._opened[key].add_done_callback(partial(self._say_opened, member, key))
+
+    def _say_opened(self, member: Member, key: tuple[int, int], opened: object) -> None:
+        if member.rank in self._users.get(key, ()):
+            member.send(Message(Kind.OPENED, *key))
+
+    def _shut(self, member: Member, message: Message) -> None:
+        self._shut_one(member, (message.epoch, message.step))
+
+    def _shut_one(self, member: Member, key: tuple[int, int]) -> None:
+        member.windows.pop(key, None)
+        users = self._users.get(key, set())
+        users.discard(member.rank)
+        if not users and self._users.pop(key, None) is not None and key in self._opened:
+            assert self._windows is not None
+            self._windows.end(key)
+            del self._opened[key]
 
     # ---- batches ----
 
@@ -334,4 +411,7 @@ _HANDLERS: Mapping[Kind, Callable[[Group, Member, Message], None]] = {
     Kind.ASK: Group._ask,
     Kind.AWAY: Group._away,
     Kind.PASSED: Group._passed,
+    Kind.WINDOW_ROWS: Group._window_rows,
+    Kind.OPEN: Group._open,
+    Kind.SHUT: Group._shut,
 }

@@ -11,6 +11,7 @@ import contextlib
 import mmap
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.feature_buffer import FeatureBuffer
@@ -32,6 +33,7 @@ from gnndrive.disk.tiers.base import TierContext
 from gnndrive.host.hello import BufferSettings, Hello
 from gnndrive.host.messages import ProtocolError
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
+from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store
 from gnndrive.store.row_classes import Classes
 from gnndrive.store.striped.striped import Stripes, stripes_of
@@ -49,11 +51,11 @@ def check_share(store: Store, hello: Hello) -> None:
     if not own.issuperset(settings.tables):
         store.find_added()  # `gnndrive.infer` may have added or replaced one meanwhile
     known = {table.name: table for table in feature_tables(store)}
-    least = settings.staging_bytes
+    least, source = settings.staging_bytes, partitioned_of(store, settings)
     told = zip(settings.tables, settings.slots, settings.files, settings.row_bytes, strict=True)
     for name, slots, file, row_bytes in told:
         table = known.get(name)
-        if table is None or slots > table.file.row_count:
+        if table is None or slots > (table.file if source is None else source.x).row_count:
             raise ProtocolError(f"the store has no table {name!r}, or not {slots:,} rows of it")
         if (file, row_bytes) != (table.file_in(store.path), table.file.row_bytes):
             raise StoreError(
@@ -63,6 +65,12 @@ def check_share(store: Store, hello: Hello) -> None:
         least += slots * row_bytes
     if hello.share < least:
         raise ProtocolError(f"a buffer of {least:,} bytes has a share of {hello.share:,}")
+
+
+def partitioned_of(store: Store, settings: BufferSettings) -> Partitioned | None:
+    """The partitioned folder whose rows are read, opened; None: the store's rows are. ConfigError
+    if there is none, StoreError if it is damaged, or of another store."""
+    return open_partitioned(Path(settings.folder), store) if settings.folder else None
 
 
 def table_classes(store: Store, settings: BufferSettings) -> dict[str, Classes]:
@@ -91,6 +99,7 @@ class GroupBuffer:
         classes: Mapping[str, Classes], stripes: Stripes | None = None,
     ) -> None:  # fmt: skip
         self._stripes = {} if stripes is None else stripes.tables
+        self._source = partitioned_of(store, settings)
         self.slots: list[SharedMemory] = []
         self._classes = classes
         self._pool, self._layouts, self._engine = ArrayPool(), list[Layout](), engine
@@ -134,7 +143,8 @@ class GroupBuffer:
     ) -> dict[str, RowTable]:
         known = {table.name: table for table in feature_tables(store)}
         tables: dict[str, RowTable] = {}
-        with store.unchanged():
+        unchanged = store if self._source is None else self._source
+        with unchanged.unchanged():
             for number, name in enumerate(settings.tables):
                 if name not in known or name in tables:
                     raise ProtocolError(f"the store has no table {name!r}, or it is asked twice")
@@ -148,6 +158,7 @@ class GroupBuffer:
         kind: type[Layout] = find("layouts", settings.layout)
         context = LayoutContext(
             table.file, settings.block_bytes, settings.gap_bytes, store=store,
+            derived=None if self._source is None else self._source.file(table.name),
             stripes=self._stripes.get(table.name),
         )  # fmt: skip
         layout = kind.make(context)
@@ -158,7 +169,8 @@ class GroupBuffer:
         self, store: Store, table: FeatureTable, layout: Layout, settings: BufferSettings,
         number: int,
     ) -> SlotTable:  # fmt: skip
-        file, slots = table.file, max(settings.slots[number], 1)
+        file = table.file if self._source is None else self._source.file(table.name)
+        slots = max(settings.slots[number], 1)
         context = TierContext(layout, self._engine, None, file.row_count, file.row_bytes)
         tier, policy = make_chain(settings.tiers, context), None
         if settings.policy is not None:

@@ -50,6 +50,7 @@ class BufferSettings:
         stripes: on how many disks the rows have copies, which are read; 0: there are none.
         extractors: tasks of the extract stage.
         sweep: see `Stages`.
+        folder: the partitioned folder whose rows are read in place of the store's; "": none.
     """
 
     tables: tuple[str, ...]
@@ -70,6 +71,7 @@ class BufferSettings:
     stripes: int
     extractors: int
     sweep: int | None
+    folder: str = ""
 
     @property
     def staging_bytes(self) -> int:
@@ -79,6 +81,7 @@ class BufferSettings:
     def arena_shape(self, store: Store) -> ArenaShape:
         """The arena of each rank that loads from a store."""
         most = max((store.info.arrays[name].shape[0] for name in self.tables), default=0)
+        most *= 2 if self.folder else 1  # it has static rows twice
         return ArenaShape(self.places, self.entries_max, most >= 1 << 31)
 
     def to_json(self) -> dict[str, Any]:
@@ -113,6 +116,7 @@ class BufferSettings:
             stripes=whole("stripes", 0, DISKS_MAX),
             extractors=whole("extractors", 1, EXTRACTORS_MAX),
             sweep=whole("sweep", 1, PLACES_MAX) if record.has("sweep") else None,
+            folder=record.text("folder"),
         )
 
 

@@ -26,7 +26,7 @@ from gnndrive.common.errors import (
 )
 from gnndrive.common.limits import LimitError
 
-PROTOCOL = 3  # increase it when a message changes
+PROTOCOL = 4  # increase it when a message changes
 MESSAGE_BYTES_MAX = 160_000  # a socket takes a little more at once
 _HEAD = struct.Struct("<HHIqqq")  # kind, 0, epoch, step, a, b
 
@@ -50,7 +50,10 @@ class Kind(IntEnum):
     ASK = 9  # answered by AWAITED
     AWAY = 10  # the user has taken `step` batches and waits in exchange `a`; to all, from rank `b`
     PASSED = 11  # to rank `a`, from rank `b`, whose user passes what the other has said in AWAY
-    FORESEE = 12  # a superbatch that begins with batch `step`: first uses of rows; see `exchange`
+    WINDOW_ROWS = 12  # rows `a` to `b` - 1 belong to window `step`, which is not open yet
+    OPEN = 13  # the rank needs the rows of window `step`; answered by OPENED
+    SHUT = 14  # the rank needs them no more; also says that it will not open the window
+    FORESEE = 15  # a superbatch that begins with batch `step`: first uses of rows; see `exchange`
     STATUS = 32  # from anybody: answered by REPORT, whose clients begin with client `a`
     WELCOME = 64  # text: what the service has; file descriptors come with it
     REFUSED = 65  # text: why the client is refused
@@ -60,6 +63,7 @@ class Kind(IntEnum):
     PEER_LOST = 69  # rank `a` has died
     AWAITED = 70  # the next turn is that of rank `a`; −1: all batches that could join have joined
     BROKEN = 71  # the service cannot extract any more; text: the error
+    OPENED = 73  # the rows of window `step` are valid, or it is the oldest and has what it can have
     REPORT = 72  # text: what the service serves, and to whom
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,8 +82,14 @@ class RemoteBuffer:
         self._away: dict[int, Message] = {}  # what ranks have said that wait elsewhere
         self.broken: BaseException | None = None
         self._asked: list[asyncio.Future[int]] = []
+        self.windows = RemoteWindows(self)
 
     # ---- epochs ----
+
+    @property
+    def epoch(self) -> int:
+        """The number of the rank's epoch, which counts those of this buffer."""
+        return self._epoch
 
     def begin_epoch(self) -> None:
         """The rank begins its next epoch."""
@@ -210,6 +216,7 @@ class RemoteBuffer:
         for asked in self._asked:
             if not asked.done():
                 asked.set_exception(self.broken)
+        self.windows.fail()
 
     async def drain(self) -> None:
         """See `BatchBuffer.drain`; the service waits for its reads."""
@@ -285,6 +292,8 @@ class RemoteBuffer:
                 # If the user asks again meanwhile, no other rank waits for this one's turns.
                 if self._on_passed is not None and message.epoch == self._epoch and self._elsewhere:
                     self._on_passed(message.b)
+            case Kind.OPENED:
+                self.windows.opened(message.epoch, message.step)
             case Kind.READY | Kind.FAILED | Kind.LEFT:
                 self._receive_answer(self._batches[message.epoch, message.step], message)
 
@@ -319,6 +328,49 @@ class RemoteBuffer:
         """Use the arena no more, so that its memory can be freed."""
         self._counters = self._counters.copy()
         del self._arena
+
+
+class RemoteWindows:
+    """The windows that the service holds for this rank and others; see `HeldWindows`."""
+
+    def __init__(self, buffer: RemoteBuffer) -> None:
+        self._buffer = buffer
+        self._opening: dict[tuple[int, int], asyncio.Future[None]] = {}
+
+    def open(self, key: tuple[int, ...], rows: Iterable[range]) -> asyncio.Future[None]:
+        """See `HeldWindows.open`; it is also done if the service fails, which is an error of the
+        window's batches."""
+        (number,) = key
+        buffer, epoch = self._buffer, self._buffer.epoch
+        opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if buffer.broken is not None:
+            opening.set_result(None)
+            return opening
+        self._opening[epoch, number] = opening
+        for each in rows:
+            buffer.send(Message(Kind.WINDOW_ROWS, epoch, number, each.start, each.stop))
+        buffer.send(Message(Kind.OPEN, epoch, number))
+        return opening
+
+    def end(self, key: tuple[int, ...]) -> None:
+        """See `HeldWindows.end`; once for each window."""
+        (number,) = key
+        self._opening.pop((self._buffer.epoch, number), None)
+        self._buffer.send(Message(Kind.SHUT, self._buffer.epoch, number))
+
+    async def run(self) -> None:
+        """See `HeldWindows.run`; the service leases the rows."""
+
+    def opened(self, epoch: int, number: int) -> None:
+        """The service has opened a window, which this rank may have ended meanwhile."""
+        opening = self._opening.pop((epoch, number), None)
+        if opening is not None and not opening.done():
+            opening.set_result(None)
+
+    def fail(self) -> None:
+        """No window will be opened any more."""
+        for epoch, number in list(self._opening):
+            self.opened(epoch, number)
 
 
 class RemoteLease:

@@ -30,6 +30,7 @@ from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, GNNDriveError, HostServiceError
 from gnndrive.common.plugins import find, name_of, names
+from gnndrive.common.records import NO_TOPOLOGY
 from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.host.arena import Arena
@@ -46,6 +47,7 @@ from gnndrive.pipeline.epoch import BatchBuffer
 from gnndrive.plan.plan import Served
 from gnndrive.plan.request import batch_entries_max
 from gnndrive.pyg.shared_store import AttachedArrays, attach
+from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import Scheme, Strategy
 
@@ -164,6 +166,8 @@ def join_host_service(
         }  # fmt: skip
         buffer = buffer_settings(store, settings)
         topology = settings.plan.topology.name if request.shared_graph else ""
+        if topology == NO_TOPOLOGY:  # index pointers and labels alone
+            topology = Mmap.name
         needed = None if buffer is None else buffer.to_json()
         values = {name: own.get(name) for name in GIVEN}
         given = {
@@ -243,6 +247,7 @@ def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings |
     request, stages = settings.request, settings.stages
     if not request.shared:
         return None
+    source = settings.scheme.source
     return BufferSettings(
         tables=tuple(table.name for table in request.tables),
         files=tuple(table.file_in(store.path) for table in request.tables),
@@ -262,6 +267,7 @@ def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings |
         stripes=0 if request.stripes is None else request.stripes.disks,
         extractors=stages.extractors,
         sweep=stages.sweep,
+        folder="" if source is None else str(source.path.resolve()),
     )
 
 

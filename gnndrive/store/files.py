@@ -80,6 +80,10 @@ def read_at_most(fd: int, nbytes: int) -> bytes:
 class Source(Protocol):
     """A folder that a loader reads the rows of tables from, in place of the store's arrays."""
 
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+
     def file(self, table: str) -> TableFile:
         """The file of the rows of a table, by the table's name."""
 

@@ -23,6 +23,7 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.held_windows import HeldWindows, Key, chunks
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import IndexPointers, Int64Array, Seeds
+from gnndrive.host.remote_buffer import RemoteBuffer
 from gnndrive.pipeline.epoch import Counters, Epoch
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.pipeline.workers import Workers
@@ -52,8 +53,8 @@ class PartitionWindows:
         return self._left()
 
     def rows_of(self, window: Window) -> Iterator[range]:
-        """A window's rows, in chunks: the static ones, which lie behind all partitions, and those of
-        its partitions, in the order in which they lie on disk."""
+        """A window's rows, in chunks: the static ones, which lie behind all partitions, and those
+        of its partitions, in the order in which they lie on disk."""
         assert window.partitions is not None
         bounds, behind = self._partitioned.bounds, self._partitioned.num_nodes
         yield from chunks(behind, behind + self._static)
@@ -134,8 +135,13 @@ class WindowFeed(SampledFeed):
 
     def stages(self, epoch: Epoch) -> Sequence[Coroutine[Any, Any, None]]:
         """See `Feed.stages`: the sample stage, and what opens windows."""
-        assert isinstance(epoch.buffer, FeatureBuffer), "only a FeatureBuffer keeps windows"
-        self._rows, self._workers = HeldWindows(epoch.buffer), epoch.workers
+        buffer = epoch.buffer
+        if isinstance(buffer, RemoteBuffer):
+            self._rows = buffer.windows
+        else:
+            assert isinstance(buffer, FeatureBuffer), "no other buffer keeps windows"
+            self._rows = HeldWindows(buffer)
+        self._workers = epoch.workers
         self._counters, self._idle_since = epoch.counters, perf_counter()
         return [*super().stages(epoch), self.run()]
 

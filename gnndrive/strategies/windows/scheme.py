@@ -28,7 +28,7 @@ import numpy as np
 from gnndrive.buffer.held_windows import CHUNK_ROWS, READING_MAX
 from gnndrive.buffer.items import LEASE_BYTES
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.items import Item, Life, Phase, Shape, Use, if_any
+from gnndrive.common.items import Item, Life, Owner, Phase, Shape, Use, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import NO_TOPOLOGY, Int64Array, Sample, Subgraph, TopologyChoice
 from gnndrive.loader.arguments import named_folder, positive
@@ -324,11 +324,10 @@ class PlannedWindows(Slots):
         item = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
         which = "two windows" if self.sizes.windows > 1 else "the window"
         yield item("window graphs", self.graph_bytes, f"neighbours inside {which}", use=Use.GRAPH)
-        held = (
-            HELD_BYTES * (self.slots + self.static)
-            + READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
-        )
-        yield item("held rows", held, "which rows whole windows use", use=Use.FEATURES)
+        held = HELD_BYTES * (self.slots + self.static)  # both windows hold the static rows
+        held += READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
+        why = "which rows whole windows use"
+        yield item("held rows", held, why, Owner.BUFFER, use=Use.FEATURES)
         static, why = STATIC_BYTES * self.partitioned.num_static, "where they are, and their lists"
         yield from if_any(Item("static nodes", static, f"{why} begin", use=Use.GRAPH))
 
@@ -359,7 +358,7 @@ class PlannedWindows(Slots):
 
     def check(self, plan: Plan, budget: Budget) -> None:
         """See `Slots.check`."""
-        needs = {"memory": plan.host_bytes, "buffer": plan.buffer_bytes * plan.ranks}
+        needs = {"memory": plan.host_bytes, "buffer": plan.buffer_bytes * plan.buffers}
         if budget.device_given or not self.chosen:
             needs["device_memory"] = plan.device_bytes
         given = {name: getattr(budget, name) for name in needs}
@@ -435,7 +434,6 @@ def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> Planne
     request = replace(
         request, tables=tuple(replace(table, file=file) for table in request.tables),
         bounds=bounds, seed_bounds=bounds, planned=windows.planned(bounds), drawn=windows.drawn,
-        shared=False, shared_graph=False,
     )  # fmt: skip
     planner = planner_of(request, stages_for(request, STAGES))
     shape = replace(planner.shape, looks_ahead=False)  # whole windows are loaded
@@ -477,7 +475,9 @@ class _WindowScheme(Scheme):
 
     @property
     def not_shared(self) -> str:  # type: ignore[override]
-        return f"with strategy={self.strategy.name!r} each rank loads windows for itself"
+        if not self.deals:
+            return ""
+        return f"with strategy='{self.strategy.text}' each rank has windows of its own"
 
     @property
     def single(self) -> str:  # type: ignore[override]

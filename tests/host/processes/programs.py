@@ -283,6 +283,35 @@ def taken(rank: Rank, cupy: bool, **arguments: Any) -> list[tuple[int, int]]:
         ]
 
 
+def in_windows(rank: Rank, asked: list[dict[str, Any]], done: int) -> list[dict[str, Any]]:
+    """Two epochs of each loader, with a barrier in each step, and the second again from the middle;
+    and what the plan and the counters say."""
+    found = []
+    for arguments in asked:
+        opened = gnndrive.open(arguments.pop("store"))
+        with loader(opened, **arguments) as made:
+            epochs, rows = [], []
+            for _ in range(2):
+                epochs.append([])
+                for batch in made:
+                    epochs[-1].append(digest(batch))
+                    if len(epochs[-1]) == done:
+                        state = made.state_dict()
+                    dist.barrier()
+                rank.everyone(None)
+                rows.append(made.stats()["rows_loaded"])
+                rank.everyone(None)
+            plan, engine = made.plan(), made.stats()["engine"]
+        with loader(opened, **arguments) as resumed:
+            resumed.load_state_dict(state)
+            again = [digest(batch) for batch in resumed]
+        found.append({
+            "epochs": epochs, "resumed": again, "rows": rows, "engine": engine,
+            "state": state, "copies": {line.what: line.copies for line in plan.lines},
+        })  # fmt: skip
+    return found
+
+
 def much(rank: Rank, store: str, **arguments: Any) -> dict[str, Any]:
     """Two loaders of one run, in many ways; what they yield, by what it is called."""
     opened, found = gnndrive.open(store), dict[str, Any](train=[], valid=[])

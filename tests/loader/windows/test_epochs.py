@@ -355,13 +355,15 @@ def test_what_ranks_cannot_have_is_refused(make, as_rank, world, arguments, said
         len(make(**{"ranks": True, "megabatch": None, **arguments}))
 
 
-def test_a_host_service_has_no_windows(make, as_rank, monkeypatch):
-    """host_service="auto" goes without one."""
+def test_a_host_service_has_the_windows_that_ranks_share(make, as_rank, monkeypatch):
+    """host_service="auto" goes without one if they have windows of their own."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     as_rank(0, 2, group=object())
-    with pytest.raises(ConfigError, match="with strategy='hierbatching' each rank loads windows"):
-        make(ranks=True, host_service=True).plan()
-    plan = make(ranks=True, host_service="auto", megabatch=2, memory="100MB").plan()
-    assert plan.ranks == 2
-    assert not plan.shared
-    assert {line.what: line.copies for line in plan.lines}["window graphs"] == 2
+    with pytest.raises(ConfigError, match="per_rank=True' each rank has windows of its own: give"):
+        make(host_service=True, **OWN).plan()
+    for given, copies in ({**OWN, "host_service": "auto"}, 2), (OWN | {"per_rank": False}, 1):
+        plan = make(**given, memory="100MB").plan()
+        assert (plan.ranks, plan.shared) == (2, copies == 1)
+        found = {line.what: line.copies for line in plan.lines}
+        assert [found[what] for what in ("feature buffer", "held rows")] == [copies, copies]
+        assert found["window graphs"] == 2
