@@ -268,16 +268,21 @@ class Group:
     # ---- windows ----
 
     def _window_rows(self, member: Member, message: Message) -> None:
-        key, rows = (message.epoch, message.step), range(message.a, message.b)
+        key, rows = self._window(member, message), range(message.a, message.b)
         table = self._window_table()
         described = member.windows.setdefault(key, [])
         known = sum(map(len, described))
         fits = rows.start >= 0 and rows.stop <= table.rows and 0 < len(rows) <= CHUNK_ROWS
         if member.rank in self._users.get(key, ()) or not fits or known + len(rows) > table.rows:
             raise ProtocolError(f"rows {rows.start} to {rows.stop} cannot belong to a window")
-        if len(member.windows) > WINDOWS_MAX:
-            raise ProtocolError(f"rank {member.rank} has more than {WINDOWS_MAX} windows")
         described.append(rows)
+
+    def _window(self, member: Member, message: Message) -> tuple[int, int]:
+        """The window that a rank describes or opens."""
+        key = message.epoch, message.step
+        if key not in member.windows and len(member.windows) >= WINDOWS_MAX:
+            raise ProtocolError(f"rank {member.rank} has more than {WINDOWS_MAX} windows")
+        return key
 
     def _window_table(self) -> RowTable:
         """The table of which windows are held."""
@@ -287,7 +292,7 @@ class Group:
         return tables[0]
 
     def _open(self, member: Member, message: Message) -> None:
-        key = message.epoch, message.step
+        key = self._window(member, message)
         self._window_table()
         users = self._users[key]
         if member.rank in users:

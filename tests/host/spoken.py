@@ -18,7 +18,7 @@ from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 
 PLACES, ROWS_MAX = 4, 16
 ANSWER_TURNS_MAX = 500
-FROM_RANKS = frozenset(kind for kind in Kind if kind <= Kind.PASSED)
+FROM_RANKS = frozenset(kind for kind in Kind if kind <= Kind.SHUT)
 LATER = 9  # an epoch
 OTHERS_ROWS = np.arange(100, 108)
 
@@ -54,6 +54,11 @@ class SpokenRank:
     def heard(self, kind: Kind, step: int = 0, epoch: int = 0) -> list[Message]:
         about = kind, epoch, step
         return [each for each in self.got if (each.kind, each.epoch, each.step) == about]
+
+    def open(self, number: int, *rows: range, epoch: int = 0) -> None:
+        for each in rows:
+            self.say(Kind.WINDOW_ROWS, number, each.start, each.stop, epoch)
+        self.say(Kind.OPEN, number, epoch=epoch)
 
     async def answer(self, kind: Kind, step: int = 0, epoch: int = 0) -> Message:
         """Wait for the only message of a kind about a batch."""

@@ -10,6 +10,7 @@ from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common.errors import ConfigError, ReadError
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.host.arena import COUNTERS, PAGE
+from gnndrive.host.group import WINDOWS_MAX
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_from
 from gnndrive.host.turns import Turns
 from gnndrive.pipeline.channel import change_of
@@ -77,7 +78,7 @@ ALLOWED = {
     ready: (Kind.LEAVE, Kind.RELEASE_TAIL, Kind.RELEASE),
     released: (Kind.ANNOUNCE, Kind.LEAVE),
 }
-ALWAYS = (Kind.END, Kind.ASK, Kind.AWAY, Kind.PASSED)
+ALWAYS = (Kind.END, Kind.ASK, Kind.AWAY, Kind.PASSED, Kind.OPEN, Kind.SHUT)
 CASES = [(way, kind) for way, kinds in ALLOWED.items() for kind in (None, *kinds, *ALWAYS)]
 
 
@@ -346,3 +347,88 @@ def test_turns_that_have_passed():
             turns.join(rank, 1, 3, "another")
     turns.drop(1)
     assert (turns.peek(9), turns.awaited) == ([], None)
+
+
+# ---- windows, of which ranks need the rows together
+
+
+@in_loop
+async def test_ranks_read_a_window_once_and_hold_it_until_the_last_shuts_it(rows):
+    async with two_ranks(rows) as (simulation, _, first, second):
+        for rank in (first, second):
+            rank.open(0, range(30, 34), range(4))
+            await rank.answer(Kind.OPENED)
+        for rank in (second, first):
+            assert simulation.table.available == 8
+            assert simulation.buffer.stats()["loads"] == 8
+            rank.ask_for(np.array([31, 2]))
+        for rank in (first, second):
+            await rank.answer(Kind.READY)
+            rank.check(np.array([31, 2]))
+            rank.say(Kind.RELEASE)
+            rank.say(Kind.SHUT)
+            rank.say(Kind.SHUT)  # it is shut
+        assert simulation.table.available == 16
+        assert simulation.buffer.stats()["loads"] == 8
+
+
+@in_loop
+async def test_a_window_waits_for_slots_until_an_older_one_ends(rows):
+    async with two_ranks(rows) as (_, _, first, second):
+        for number in range(3):
+            first.open(number, range(8 * number, 8 * number + 8))
+        second.open(0, range(8))
+        await first.answer(Kind.OPENED, 1)
+        await second.answer(Kind.OPENED, 0)
+        first.say(Kind.SHUT, 0)
+        await some_turns()
+        assert not first.heard(Kind.OPENED, 2)
+        second.say(Kind.END)
+        await first.answer(Kind.OPENED, 2)
+
+
+@in_loop
+async def test_a_late_rank_gets_the_slots_for_its_older_window(rows):
+    """And for batches, which the windows of the others would not leave it otherwise."""
+    async with two_ranks(rows) as (simulation, _, first, second):
+        for number in (1, 2):
+            first.open(number, range(8 * number, 8 * number + 8))
+            await first.answer(Kind.OPENED, number)
+        assert simulation.table.available == 0
+        second.open(0, range(100, 116), range(120, 125))  # more than there are slots
+        await second.answer(Kind.OPENED, 0)
+        first.ask_for(np.arange(8, 16))
+        await second.load(np.arange(100, 108))
+        await first.answer(Kind.READY)
+        first.check(np.arange(8, 16))
+        second.say(Kind.SHUT, 0)
+        await some_turns()
+        assert simulation.table.available == 0, "both windows are held again"
+        assert len(first.heard(Kind.OPENED, 1)) == 1
+
+
+@in_loop
+async def test_a_window_ends_with_the_rank_that_dies_while_it_is_read(rows):
+    async with two_ranks(rows) as (simulation, group, first, _):
+        simulation.engine.paused = True
+        first.open(0, range(8))
+        await some_turns()
+        assert simulation.engine.inflight
+        group.leave(first.member, lost=True)
+        simulation.engine.paused = False
+        await some_turns()
+        assert simulation.table.available == 16
+
+
+@in_loop
+async def test_windows_that_cannot_be_are_refused(rows):
+    async with two_ranks(rows) as (_, _, first, _):
+        for start, stop in ((-1, 3), (3, 3), (4, 3), (199, 201), (0, 2**40)):
+            assert first.refused(Kind.WINDOW_ROWS, 0, start, stop)
+        first.say(Kind.WINDOW_ROWS, 0, 0, 150)
+        assert first.refused(Kind.WINDOW_ROWS, 0, 0, 51), "more rows than there are"
+        first.open(1, range(3))
+        assert first.refused(Kind.OPEN, 1), "it is open"
+        assert first.refused(Kind.WINDOW_ROWS, 1, 0, 3)
+        found = [first.refused(Kind.OPEN, number) for number in range(2, 2 + WINDOWS_MAX)]
+        assert (found[0], found[-1]) == (False, True)
