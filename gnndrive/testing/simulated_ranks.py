@@ -157,13 +157,10 @@ class RankUser:
     def begin(self, number: int, barrier: Barrier, limit: int | None = None) -> asyncio.Task[None]:
         """Begin the rank's part of epoch `number`, with a user who takes up to `limit` batches."""
         scenario, loop = self._shared.scenario, asyncio.get_running_loop()
-        sampler = self._sampler(scenario.file.row_count, scenario.extra_max)
         self.delivered, self.error, self._barrier = [], None, barrier
         self.buffer.begin_epoch()
         epoch = Epoch(
-            EpochInputs(
-                number, self._shared.seed, self._batches(), sampler, self._shared, self._feed()
-            ),
+            self._inputs(number),
             topologies=[], buffer=self.buffer, workers=self._workers, stages=scenario.stages,
             counters=Counters(), combined=1,
         )  # fmt: skip
@@ -172,6 +169,11 @@ class RankUser:
         whole = loop.create_task(self._whole_epoch(epoch, barrier, running, user))
         self._tasks = [running, user]
         return whole
+
+    def _inputs(self, number: int) -> EpochInputs:
+        scenario, seed = self._shared.scenario, self._shared.seed
+        sampler = self._sampler(scenario.file.row_count, scenario.extra_max)
+        return EpochInputs(number, seed, self._batches(), sampler, self._shared, self._feed())
 
     async def _use(self, epoch: Epoch, barrier: Barrier, limit: int | None) -> None:
         """Be the user: take batches, check their rows and meet the other users after each."""
@@ -262,6 +264,8 @@ class SimulatedRanks:
         places: how many batches each rank's arena has room for; 0: as many as the queues hold.
     """
 
+    rank: type[Rank] = Rank
+
     def __init__(
         self, scenario: Scenario, seed: int, count: int = 2, places: int = 0,
         sampler: Callable[[int, int], Sampler] = RandomSampler,
@@ -271,7 +275,8 @@ class SimulatedRanks:
         self.shared = Simulation(scenario, seed)
         self.group = Group(range(count), self.shared.buffer, stages)
         self.ranks = [
-            Rank(self.shared, self.group, number, count, places, sampler) for number in range(count)
+            self.rank(self.shared, self.group, number, count, places, sampler)
+            for number in range(count)
         ]
         self._begun: list[asyncio.Task[None]] = []
 

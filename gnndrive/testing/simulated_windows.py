@@ -1,4 +1,4 @@
-"""`WindowedSimulation`: the simulated pipeline with an epoch in windows (`WindowFeed`).
+"""`WindowedSimulation`, `WindowedRanks`: simulations of epochs in windows (`WindowFeed`).
 
 The rows of the file lie in partitions, and behind these are rows that each window has. A window is
 a random group of partitions; its batches need rows of the window and kept rows. The windows'
@@ -15,10 +15,12 @@ import numpy as np
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array, Sample, Seeds, TopologyChoice
-from gnndrive.pipeline.epoch import Epoch, Stages
+from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
+from gnndrive.sampling.dealing import deal_windows, flat
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
 from gnndrive.strategies.windows.feed import WindowFeed
+from gnndrive.testing.simulated_ranks import Rank, SimulatedRanks
 from gnndrive.testing.simulation import RandomSampler, Scenario, Simulation
 
 
@@ -99,14 +101,21 @@ class WindowSampler(RandomSampler):
 
 
 class SimulatedWindows:
-    """The windows of one epoch and their seeds; see `feed.PartitionWindows`."""
+    """The windows of one epoch and their seeds; see `feed.PartitionWindows`. Rank `rank` of `world`
+    gets those in which it has batches."""
 
-    def __init__(self, scenario: WindowedScenario, seed: int) -> None:
-        self._scenario, self._seed = scenario, seed
+    def __init__(
+        self, scenario: WindowedScenario, seed: int, rank: int = 0, world: int = 1
+    ) -> None:  # fmt: skip
+        self._scenario, self._seed, self._rank, self._world = scenario, seed, rank, world
         self.stopped = False
 
     def windows(self) -> Iterator[Window]:
         """See `PartitionWindows.windows`."""
+        dealing = self._scenario.batches, 0, self._rank, self._world, False
+        return deal_windows(self._whole(), *dealing)
+
+    def _whole(self) -> Iterator[Window]:
         scenario, draw = self._scenario, np.random.default_rng(self._seed)
         order = draw.permutation(scenario.parts).astype(np.int32)
         count = -(-scenario.parts // scenario.in_window)
@@ -125,7 +134,7 @@ class SimulatedWindows:
 
     def batches(self) -> Iterator[tuple[Window, Seeds]]:
         """The seeds of the epoch's batches, each with its window."""
-        return ((window, seeds) for window in self.windows() for seeds in window.batches)
+        return flat(self.windows())
 
     def rows(self, window: Window) -> Int64Array:
         """All rows of a window."""
@@ -170,3 +179,26 @@ class WindowedSimulation(Simulation):
             batches=self.windows.batches(),
         )  # fmt: skip
         return replace(epoch, inputs=inputs)
+
+
+class WindowedRank(Rank):
+    """A rank that draws from the same windows as the others."""
+
+    def _inputs(self, number: int) -> EpochInputs:
+        scenario, seed = self._shared.scenario, self._shared.seed
+        assert isinstance(scenario, WindowedScenario)
+        windows = SimulatedWindows(scenario, seed, self.number, self._ranks)
+        return EpochInputs(
+            number, seed, windows.batches(),
+            WindowSampler(scenario.file.row_count, scenario.extra_max), self._shared,
+            WindowFeed(windows),
+        )  # fmt: skip
+
+
+class WindowedRanks(SimulatedRanks):
+    """Ranks that draw from the same windows, whose rows a group holds."""
+
+    rank = WindowedRank
+
+    def __init__(self, scenario: WindowedScenario, *rest: Any, **given: Any) -> None:
+        super().__init__(scenario.with_slots(), *rest, **given)
