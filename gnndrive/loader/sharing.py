@@ -47,7 +47,6 @@ from gnndrive.pipeline.epoch import BatchBuffer
 from gnndrive.plan.plan import Served
 from gnndrive.plan.request import batch_entries_max
 from gnndrive.pyg.shared_store import AttachedArrays, attach
-from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.store.reader import Store
 from gnndrive.strategies.base import Scheme, Strategy
 
@@ -167,7 +166,7 @@ def join_host_service(
         buffer = buffer_settings(store, settings)
         topology = settings.plan.topology.name if request.shared_graph else ""
         if topology == NO_TOPOLOGY:  # index pointers and labels alone
-            topology = Mmap.name
+            topology = name_of(settings.strategy.topologies[0])
         needed = None if buffer is None else buffer.to_json()
         values = {name: own.get(name) for name in GIVEN}
         given = {

@@ -19,9 +19,9 @@ class HierBatching(InsideWindows):
     come several times if loading takes longer (section 3.3).
 
     Where this differs: partitions are made by METIS, by streaming (LDG) or at random; passes=1 is
-    the default, because more passes cost accuracy, and passes="auto" is the paper's rule; ranks with
-    a feature buffer each, as on GPUs, load the rows of all mega-batches each, where the paper's
-    GPUs draw from one in host memory (Algorithm 1), as ranks without GPUs do here.
+    the default, because more passes cost accuracy, and passes="auto" is the paper's rule; GPUs load
+    the rows of each mega-batch each, where the paper's draw from one in host memory (Algorithm 1),
+    as ranks without GPUs do here.
     """
 
     name: str = "hierbatching"

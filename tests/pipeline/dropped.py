@@ -655,6 +655,19 @@ def drop_giving_back_what_is_incomplete(patch: Patch) -> None:
     patch.setattr(_Held, "give_back", lambda held: None)
 
 
+def drop_giving_back_for_an_older_window(patch: Patch) -> None:
+    """17: windows keep their rows when a rank that is late opens an older one."""
+
+    async def lease_all(windows: HeldWindows) -> None:
+        for held in list(windows._live.values()):
+            if not held.ended and not await windows._lease(held):
+                if held is windows._oldest:
+                    held.give_back()
+                return
+
+    patch.setattr(HeldWindows, "_lease_all", lease_all)
+
+
 def drop_waiting_for_the_older_window(patch: Patch) -> None:
     """18: the batches of a window that lacks rows are sampled beside those of the older one."""
     patch.setattr(_Held, "lacks_rows", False)

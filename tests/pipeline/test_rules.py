@@ -16,6 +16,7 @@ from gnndrive.buffer.devices.simulated_cuda import SimulatedHostSlots
 from gnndrive.common.records import TableFile
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import Deadlock
+from tests.host.test_simulated_windows import whole_epochs
 from tests.pipeline import dropped, scenarios
 from tests.pipeline.conftest import use_device_of
 from tests.soak import Seeds
@@ -106,6 +107,7 @@ RULES = [
     Rule(
         17, dropped.drop_giving_back_what_is_incomplete, scenarios.windows_end_well, (6, 7),
     ),
+    Rule(17, dropped.drop_giving_back_for_an_older_window, whole_epochs, (31, 32)),
     Rule(
         18, dropped.drop_waiting_for_the_older_window, scenarios.windows_in_any_order,
         (19, 20),

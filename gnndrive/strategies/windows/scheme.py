@@ -93,7 +93,7 @@ class InsideWindows(Strategy):
 
     layout: Any = "partitioned"
     sampler: Any = "inside"
-    topologies: tuple[Any, ...] = ("mmap",)  # not used: each window has a graph of its own
+    topologies: tuple[Any, ...] = ("mmap",)  # each window has a graph: only for a host service
     policy: Any = "lru"
     tiers: tuple[Any, ...] = field(default=("victim-first", "disk"), repr=False)
     partitioned: Any = None
