@@ -271,15 +271,20 @@ def taken(rank: Rank, cupy: bool, **arguments: Any) -> list[tuple[int, int]]:
     memory, torch's pinned memory, and the GPU's."""
     with fake_cuda(devices=2, cupy=cupy) as gpus, loader(device="cuda:0", **arguments) as made:
         plan = made.plan()
-        registered = max(sum(gpus.host.registered.values()) for _ in made)
+        registered = 0
+        for batch in made:
+            registered = max(registered, sum(gpus.host.registered.values()))
+            del batch  # before the next one is asked for
+            torch.cuda.synchronize()  # else memory that the GPU still uses is not free again
         lines = Counter({line.what: line.nbytes for line in plan.lines})
         out = 0 if cupy else Cuda.copy_out_bytes()  # a table's
+        rounded = 2 * 8 * 512  # at most, by torch: the tensors of two batches
         staging = lines["pinned staging"] + lines["exchange staging"] - out
         pinned = lines["pinned copies"] + lines["pinned features"] + out
         return [
             (registered, staging + lines["host level"]),
             (gpus.host.pinned_bytes, pinned),
-            (torch.cuda.max_memory_allocated(0), plan.device_bytes),
+            (torch.cuda.max_memory_allocated(0), plan.device_bytes + rounded),
         ]
 
 
