@@ -26,7 +26,8 @@ class LSMGNN(SamplesAhead):
     Where this differs: batches that are sampled ahead wait on disk in superbatches, as with
     `Ginex`, so that the policy looks 128 batches ahead. The exchange of section 4.1 is
     `Tuning(exchange="stride")`, or True for stretches of rows instead of single ones; an owner
-    knows the next uses by the batches of all ranks.
+    knows the next uses by the batches of all ranks. Levels do not swap with a victim buffer: one
+    order says which rows are on the GPU, which in host memory and which nowhere.
 
     Args:
         victim_buffer: the pinned host memory for rows that leave a GPU, in bytes or as text.
