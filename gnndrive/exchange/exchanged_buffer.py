@@ -164,19 +164,6 @@ class ExchangedBuffer:
 
     # ---- what the stages call ----
 
-    def _send(self, owner: int, send: Send, arena: Arena, message: Message) -> None:
-        asked = NOTHING
-        if message.kind is Kind.ANNOUNCE:  # the rows are in their place
-            asked = Asked(arena.read_rows(message.a), self._codes_of(owner, message.step))
-        send(message, asked)
-
-    def _codes_of(self, owner: int, index: int) -> Sequence[Codes]:
-        ticket = self._known.get(index)
-        if ticket is None or ticket.uses is None:
-            return ()
-        places = dict(zip(self._owners, ticket.places[owner], strict=True))
-        return [self._codes[ticket.uses[name].codes[places[name]]] for name in self._foreseen]
-
     def row_bytes(self, table: str) -> int:
         """Bytes of a row of a table."""
         return self._row_bytes[table]
@@ -280,6 +267,21 @@ class ExchangedBuffer:
 
     async def drain(self) -> None:
         """See `BatchBuffer.drain`; the owners wait for their reads."""
+
+    # ---- what the owners are told ----
+
+    def _send(self, owner: int, send: Send, arena: Arena, message: Message) -> None:
+        asked = NOTHING
+        if message.kind is Kind.ANNOUNCE:  # the rows are in their place
+            asked = Asked(arena.read_rows(message.a), self._codes_of(owner, message.step))
+        send(message, asked)
+
+    def _codes_of(self, owner: int, index: int) -> Sequence[Codes]:
+        ticket = self._known.get(index)
+        if ticket is None or ticket.uses is None:
+            return ()
+        places = dict(zip(self._owners, ticket.places[owner], strict=True))
+        return [self._codes[ticket.uses[name].codes[places[name]]] for name in self._foreseen]
 
     # ---- what the owners say ----
 

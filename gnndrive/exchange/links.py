@@ -1,14 +1,13 @@
 """`Link`: the connection between two ranks of an exchange, over TCP.
 
 torch.distributed tells the ranks where each listens (`Meeting`); gloo's own messages would not do,
-because a wait for one cannot be given up. A thread sends and one receives, so that rows of any
-length keep neither the event loop nor each other waiting. The receiving thread lets rows land in
-their batch's memory and waits for nobody.
+because a wait for one cannot be given up. A thread sends and one receives, so that long messages
+delay neither the event loop nor those of the other direction. The receiving thread copies rows into
+their batch's memory; it waits for the network alone.
 
 A frame is a head (bytes of the message, whom it is for, bytes behind it), the message
 (`host/messages.py`), and for ANNOUNCE row numbers, for READY rows, for ANNOUNCE and FORESEE codes
-of next uses. An empty frame says that the
-sender is alive.
+of next uses. An empty frame says that the sender is alive.
 """
 
 from __future__ import annotations
@@ -181,7 +180,7 @@ class Link:
         foreseen: of those whose next uses ranks know, how many rows this rank owns.
         places_of: where the rows of a batch go, in any thread; see `ExchangedBuffer.places_of`.
         receive: gets a message in the event loop: whether it is for the owner of rows, the message,
-            and row numbers.
+            and what comes with it.
         ended: gets in the event loop why the connection has ended; None: by a goodbye.
     """
 

@@ -8,7 +8,7 @@ so a simulation can run it.
 Ranks that draw from the same windows (`strategies/windows/`) have their rows held here, once for
 all of them, until the last rank has shut a window (`HeldWindows`). Batches of a window have their
 turns before those of a younger one, but for an epoch's pads, which are all in its last window. So
-nobody whose batches wait for the slots of an older window is waited for by its ranks.
+a rank may wait for slots that an older window holds: its ranks end that window without it.
 
 A batch that is given up while it is being extracted stays until its rows are valid or have failed;
 then its lease is released at once. No user's code is waited for meanwhile.

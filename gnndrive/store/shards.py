@@ -30,7 +30,6 @@ from gnndrive.store.parsing import SHARDS_MAX
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.row_classes import copy_classes
-from gnndrive.store.writer import ArrayWriter
 
 _CHUNK_BYTES = 16 << 20
 
@@ -139,15 +138,9 @@ class _ShardWriter(DerivedWriter):
         """Write the shard's rows of an array."""
         whole, file = self._store.info.arrays[name], self._store.table(name)
         info, owners = self._shard.stored(whole), self._shard.owners(whole)
-        path, count, dtype = self.folder / info.file, info.shape[0], torch_dtype(info.dtype)
+        count, dtype = info.shape[0], torch_dtype(info.dtype)
         step = max(_CHUNK_BYTES // info.row_bytes, 1)
-        mapped = self._store.tensor(name)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            writer = ArrayWriter(info, path, self)
-        except OSError as error:
-            raise self._failure(error, str(self.path / info.file)) from error
-        self._writers[name] = writer
+        mapped, writer = self._store.tensor(name), self._begin(info, self.folder)
         writer.finite_rows = None  # the import has said what it found
         for start in range(0, count, step):
             rows = owners.rows_of(self._shard.index, np.arange(start, min(start + step, count)))

@@ -275,13 +275,16 @@ class StoreWriter:
                 f"index pointers and splits int64, other arrays have a row for each node or edge"
             )
         self.reserve(sum(writer.info.nbytes for writer in self._writers.values()) + info.nbytes)
+        return self._begin(info, folder)
+
+    def _begin(self, info: ArrayInfo, folder: Path) -> ArrayWriter:
+        """Begin the file of an array in a folder; StoreError: it cannot be made."""
         file = folder / info.file
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            writer = ArrayWriter(info, file, self)
+            writer = self._writers[info.name] = ArrayWriter(info, file, self)
         except OSError as error:
             raise self._failure(error, str(self.path / info.file)) from error
-        self._writers[name] = writer
         return writer
 
     def write(self, name: str, array: ArrayLike, dtype: AnyDType | None = None) -> None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from gnndrive.buffer.devices._staged import Driver, Staged, portion_rows
+from gnndrive.buffer.devices._staged import Driver, Staged, portion_rows, rows_limited
 from gnndrive.buffer.devices.base import Fence, SlotMemory, already_done, no_callback
 from gnndrive.common.array_pool import keep_from_children, private_map
 from gnndrive.common.errors import ConfigError
@@ -41,8 +40,12 @@ class HostSlotMemory(SlotMemory):
         self._using_pieces = threading.Lock()
         self._wait: Callable[[int], object] = no_callback
         nbytes = max(slots * row_bytes, 1)
+        self._limited = partial(
+            rows_limited, "host memory for a feature buffer of", slots, row_bytes,
+            "buffer= or memory=",
+        )  # fmt: skip
         try:
-            with self._limited(slots):
+            with self._limited():
                 if driver.reads_pinned:
                     memory, self._wait = driver.pinned_later(nbytes)
                     self._pinned.append(memory)
@@ -55,16 +58,6 @@ class HostSlotMemory(SlotMemory):
             self.close()
             raise
         self._slots = memory[: slots * row_bytes].reshape(slots, row_bytes)
-
-    @contextmanager
-    def _limited(self, slots: int) -> Iterator[None]:
-        try:
-            yield
-        except MemoryError as error:
-            raise ConfigError(
-                f"no host memory for a feature buffer of {slots:,} rows of {self._row_bytes:,} "
-                f"bytes ({error}): ask for less with buffer= or memory="
-            ) from error
 
     def landing(self, slots: Int32Array) -> Landing:
         """See `SlotMemory.landing`: rows land where they stay."""
@@ -86,7 +79,7 @@ class HostSlotMemory(SlotMemory):
             with self._using_pieces:
                 rows, fence = self._in_pieces(alias), already_done
         else:
-            with self._limited(len(self._slots)):
+            with self._limited():
                 self._wait((int(alias.max(initial=-1)) + 1) * self._row_bytes)
             rows, event = self._driver.gather(torch.from_numpy(self._slots), alias)
             fence = partial(self._driver.wait, event)

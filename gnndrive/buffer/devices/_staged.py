@@ -257,24 +257,18 @@ class StagedVictims:
         self.rows_max = None if most is None else max(most // row_bytes, 1)
         self.read_in_place = driver.reads_pinned
         self._row_bytes = row_bytes
-        with self._limited(places):
+        self._limited = partial(
+            rows_limited, "pinned memory for what leaves the GPU,", places, row_bytes,
+            "memory= or victim_buffer=",
+        )  # fmt: skip
+        with self._limited():
             self._pinned, self._wait = driver.pinned_later(max(places * row_bytes, 1))
         self.rows = self._pinned[: places * row_bytes].reshape(places, row_bytes)
-
-    @contextmanager
-    def _limited(self, places: int) -> Iterator[None]:
-        try:
-            yield
-        except MemoryError as error:
-            raise ConfigError(
-                f"no pinned memory for what leaves the GPU, {places:,} rows of {self._row_bytes:,} "
-                f"bytes ({error}): ask for less with memory= or victim_buffer="
-            ) from error
 
     def copy_out(self, slots: Int32Array, places: Int32Array) -> Fence:
         """See `EvictedRows.copy_out`; waits until the places are pinned, and raises a ConfigError
         if they cannot be."""
-        with self._limited(len(self.rows)):
+        with self._limited():
             self._wait((int(places.max()) + 1) * self._row_bytes)
         event = self._driver.copy_out(self._slots, self.rows, np.stack([slots, places]))
         return partial(self._driver.wait, event)
@@ -365,6 +359,17 @@ class Staged(Device):
     def close(self) -> None:
         """See `Driver.close`."""
         self.driver.close()
+
+
+@contextmanager
+def rows_limited(what: str, rows: int, row_bytes: int, give: str) -> Iterator[None]:
+    """Make a MemoryError a ConfigError that says what there is no memory for, and what to give."""
+    try:
+        yield
+    except MemoryError as error:
+        raise ConfigError(
+            f"no {what} {rows:,} rows of {row_bytes:,} bytes ({error}): ask for less with {give}"
+        ) from error
 
 
 def _pinned_sizes(portions: int, rows: int, row_bytes: int) -> tuple[int, int]:

@@ -218,7 +218,7 @@ class PinnedMemory:
 
 
 class Pinning:
-    """Registers memory in a thread, piece after piece, so that nobody waits for gigabytes of it.
+    """Registers memory in a thread, piece after piece: a use of a part waits for that part alone.
 
     The kernel clears every page first, which takes seconds a gigabyte in some guests. The thread
     has it done before it calls CUDA, which may hold locks meanwhile that other threads' work needs.
