@@ -56,10 +56,11 @@ def check(draw):
                 tell(each)
         waiting = sorted(index for index in known if index in shared)
         tickets = [SimpleNamespace(index=i) for i in waiting[: draw.randint(1, 3)]]
-        for _ in range(2):  # as often as an admission is tried
-            found = shared.joined(tickets)["x"].tolist()
-            rows = [row for each in tickets for row in known[each.index]]
-            assert found == [next_use(known, row, tickets[-1].index) for row in rows]
+        for count in (*range(len(tickets), 0, -1), len(tickets)):  # an admission tries fewer
+            tried = tickets[:count]
+            found = shared.joined(tried)["x"].tolist()
+            rows = [row for each in tried for row in known[each.index]]
+            assert found == [next_use(known, row, tried[-1].index) for row in rows]
         for each in tickets:
             shared.pop(each.index)
             done[(each.index - begin) % world] += 1
