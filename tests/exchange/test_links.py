@@ -3,11 +3,14 @@
 import asyncio
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 
 import torch
 
+from gnndrive.common.errors import PeerError
 from gnndrive.exchange.links import Link, Meeting
 from gnndrive.host.messages import Kind, Message
+from gnndrive.loader.sharing import RankBuffers
 
 
 def connected():
@@ -54,3 +57,11 @@ def test_a_rank_that_reaches_another_than_it_means_is_not_taken():
         assert first[1].recv(1) == b"x"
         for each in (*first.values(), *second.values()):
             each.close()
+
+
+def test_a_rank_that_is_lost_while_a_batch_is_late_is_named():
+    async def awaited():
+        raise PeerError(1, "cannot be reached")
+
+    waits = SimpleNamespace(buffer=SimpleNamespace(awaited=awaited), _rank=0, owner="")
+    assert "rank 1 cannot be reached" in asyncio.run(RankBuffers.late_reason(waits))
