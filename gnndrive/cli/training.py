@@ -20,6 +20,7 @@ import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.common.io.small_files import replace_file
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
@@ -408,7 +409,8 @@ def _save(
     if where.type == "cuda":
         content["random_of_gpu"] = torch.cuda.get_rng_state(where)
     try:
-        replace_file(path, lambda file: torch.save(content, file))
+        with deferred_interrupts():  # torch makes an interrupt of its writer a RuntimeError
+            replace_file(path, lambda file: torch.save(content, file))
     except OSError as error:
         raise ConfigError(
             f"the checkpoint {path} cannot be written ({error.strerror}): give a file in a "

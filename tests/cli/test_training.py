@@ -4,6 +4,7 @@ import errno
 import io
 import math
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -164,6 +165,20 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, ste
     with pytest.raises(ConfigError, match="No space left"):
         train(batches(), MODEL, SETTINGS, checkpoint=file)
     assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_ctrl_c_waits_until_a_checkpoint_is_written(tmp_path, monkeypatch):
+    file, write = tmp_path / "a.pt", torch.save
+
+    def interrupted(*content):
+        signal.raise_signal(signal.SIGINT)
+        write(*content)
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(batches(), MODEL, SETTINGS, checkpoint=file)
+    assert len(torch.load(file)["epochs"]) == 1
     assert list(tmp_path.iterdir()) == [file]
 
 
