@@ -301,13 +301,15 @@ class Store(StoreView):
 
 
 def open_homogeneous(path: str | os.PathLike[str], whose: str) -> Store:
-    """Open a store that must be homogeneous; ConfigError: it is not. `whose` is what needs it."""
+    """Open a store that must be homogeneous and whole; ConfigError: it is not. `whose` is what
+    needs it."""
     store = open(path)
     if store.is_hetero:
         raise ConfigError(
             f"{store.path} is heterogeneous, and {whose} is for stores with one type of nodes: use "
             "gnndrive.NeighborLoader in a loop of your own, as in docs/tasks/heterogeneous.md"
         )
+    store.check_whole(f"{whose} needs all: give it the whole store")
     return store
 
 

@@ -285,7 +285,7 @@ def test_parts_for_several_hosts(gnndrive, store, tmp_path):
     assert (found["shard"]["index"], found["shard"]["shards"], found["num_nodes"]) == (1, 2, NODES)
     assert found["bytes"] < gnndrive("info", store, "--json").json["bytes"]
     assert "sound" in gnndrive("verify", part).out
-    assert "a loader with ranks=True" in gnndrive("train", part, *QUICK).refusal
+    assert "needs all: give it the whole" in gnndrive("plan", part).refusal
     with open(part / "nodes/x.npy", "r+b") as file:
         file.truncate(file.seek(0, os.SEEK_END) - 1)
     assert gnndrive("verify", part).code == 1
