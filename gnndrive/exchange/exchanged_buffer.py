@@ -92,11 +92,10 @@ class ExchangedBuffer:
 
     Attributes:
         epoch: the number of the newest one.
-        finished: whether the user has got all of its batches.
+        taken: how many of its batches the user has got; infinity: all. 0 while it asks for one.
     """
 
-    finished = False
-
+    taken: float = 0
     epoch = -1
     missing_share = 1.0
     valid_when_granted = True
@@ -124,7 +123,7 @@ class ExchangedBuffer:
     def begin_epoch(self) -> None:
         """The rank begins its next epoch."""
         self.epoch += 1
-        self.finished = False
+        self.taken = 0
         if self._foreseen:  # the owner numbers the batches of all ranks (`Group`)
             first = (self.epoch << STEP_BITS) + self._rank
             codes = (np.arange(lib.GD_CODES) * len(self.parts) + first) % lib.GD_NO_CODE

@@ -25,7 +25,6 @@ from gnndrive.exchange.slot_copies import SlotCopies
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import STEP_BITS, Group
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
-from gnndrive.pipeline.channel import change_of
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.workers import Workers
 
@@ -81,6 +80,7 @@ class Share:
             buffer.foreseen = self._uses
         self.buffer, self.shape, self.workers = buffer, shape, workers
         self.askers: dict[int, Asker] = {}
+        self._moved = asyncio.Event()
 
     def enter(self, rank: int, answer: Answer) -> Asker:
         """A rank will ask; `answer` gets what is said to it."""
@@ -94,11 +94,13 @@ class Share:
         self.go_on()
 
     def go_on(self) -> None:
-        """Take what ranks know of an epoch, if no rank takes turns in an earlier one."""
+        """Take what ranks know of an epoch, if no rank takes turns in an earlier one; a rank may
+        have passed a batch."""
+        self._moved.set()
         self._early.sort(key=lambda each: each[1].epoch)  # as they came, in an epoch
         turns = self.group.extracting
         while self._early and all(
-            turns.has_ended(rank, self._early[0][1].epoch - 1) for rank in turns.ranks
+            turns.has_passed(rank, self._early[0][1].epoch - 1) for rank in turns.ranks
         ):
             rank, message, codes = self._early.pop(0)
             if message.epoch > self._epoch:
@@ -119,11 +121,13 @@ class Share:
         later = self._uses.learn_of(rank, dict(zip(self.foreseen, codes, strict=True)))
         self.buffer.foresee(begin, self._end, later, anew=True)
 
-    async def ended(self, epoch: int) -> None:
-        """Wait until no rank needs rows in an epoch any more."""
-        turns = self.group.extracting
-        while not all(turns.has_ended(rank, epoch) for rank in turns.ranks):
-            await change_of(turns)
+    async def passed(self, epoch: int, step: float) -> None:
+        """Wait until no rank needs rows for a batch before `step` in an epoch, or one has left, so
+        that the others cannot go on."""
+        askers = self.askers.values()
+        while not (any(e.left for e in askers) or all(e.has_passed(epoch, step) for e in askers)):
+            self._moved.clear()
+            await self._moved.wait()
 
     async def aclose(self) -> None:
         """Serve no rank any more; wait for all copies and reads."""
@@ -173,6 +177,7 @@ class Asker:
                 self._member.uses[key] = {name: NextUses(codes, None) for name, codes in uses}
         elif message.kind is Kind.RELEASE:
             self._answered.discard(key)
+            self._share.go_on()
             return
         elif message.kind is Kind.LEAVE and key in self._copying:
             self._given_up.add(key)
@@ -186,6 +191,19 @@ class Asker:
             return
         group.handle(self._member, message)
         self._share.go_on()
+
+    @property
+    def left(self) -> bool:
+        """Whether the rank asks no more."""
+        return self._lost is not None
+
+    def has_passed(self, epoch: int, step: float) -> bool:
+        """Whether the rank has all rows of the batches before `step` in an epoch, or ended it."""
+        turns, asked = self._share.group.extracting, {*self._member.batches, *self._answered}
+        return turns.has_passed(self.rank, epoch) or (
+            turns.has_passed(self.rank, epoch, step)
+            and min(asked, default=(epoch, step)) >= (epoch, step)
+        )
 
     def leave(self, lost: bool) -> None:
         """The rank asks no more; `lost`: it has died. What is being copied for it is waited for."""

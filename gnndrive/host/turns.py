@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable
+from math import inf
 from typing import TypeAlias, TypeVar
 
 from gnndrive.host.messages import ProtocolError
@@ -65,9 +66,9 @@ class Turns(Source[Item]):
         self._expected[rank] = max(self._expected[rank], (epoch + 1, 0))
         self._wake_waiters()
 
-    def has_ended(self, rank: int, epoch: int) -> bool:
-        """Whether a rank has no turns in an epoch any more."""
-        return self._expected.get(rank, (epoch + 1, 0)) >= (epoch + 1, 0)
+    def has_passed(self, rank: int, epoch: int, step: float = inf) -> bool:
+        """Whether a rank has no turns before `step` in an epoch any more, or none at all."""
+        return self._expected.get(rank, (epoch + 1, 0)) >= (epoch, step)
 
     def drop(self, rank: int) -> None:
         """The rank has left: all of its turns are void."""

@@ -280,13 +280,13 @@ class ExchangeBuffers(RankBuffers):
         return self._pool.stats()
 
     async def unneeded(self) -> None:
-        """See `Buffers.unneeded`. If the user has got all batches of an epoch, the others will get
-        theirs, and are waited for; but not if an error has ended it, because they may wait for this
-        rank elsewhere."""
-        if self.buffer.finished and not self._closed:
+        """See `Buffers.unneeded`. The others will get as many batches as this rank's user, and are
+        waited for; but not if an error has ended the epoch, because they may wait for this rank
+        elsewhere."""
+        if not self._closed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
-                    await self._share.ended(self.buffer.epoch)
+                    await self._share.passed(self.buffer.epoch, self.buffer.taken)
 
     async def drain(self) -> None:
         """Tell the other ranks that this one leaves, and end its share."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import chain
+from math import inf
 from typing import Any
 
 from gnndrive.common.errors import BatchTooLarge, ClosedError, LateError
@@ -182,6 +183,8 @@ class BatchIterator(Iterator[Any]):
         self._tell()
         if (shared := self._shared) is not None:
             self._user = threading.get_ident()
+            if isinstance(shared, ExchangedBuffer) and not self._closed:
+                shared.taken = 0  # it may be an error, after which no rank is waited for
             if shared.ask_for(self._yielded, self._ranks.history.exchanges):
                 self._runtime.loop_thread.call_soon(shared.say_passed)
         return not self._closed
@@ -249,6 +252,8 @@ class BatchIterator(Iterator[Any]):
     def _deliver(self, batch: Any) -> Any:
         self._times.took(self._output.taken)
         self._yielded += 1
+        if isinstance(self._shared, ExchangedBuffer):
+            self._shared.taken = self._yielded
         self._state.batches += self._ranks.per_step
         if self._replayable is not None:
             self._replayable.forget(self._yielded)
@@ -340,7 +345,7 @@ class BatchIterator(Iterator[Any]):
         if not self._closed:  # else the user has closed it before the end
             self._state.finished = True
             if isinstance(self._shared, ExchangedBuffer):
-                self._shared.finished = True
+                self._shared.taken = inf
         self.close()
 
     @classmethod

@@ -134,11 +134,11 @@ class ExchangingRank(RankUser):
         if self._barrier is not None:
             self._barrier.leave(self.number)
 
-    def lose(self, other: ExchangingRank) -> None:
-        """The connection to a rank has ended."""
+    def lose(self, other: ExchangingRank, lost: bool = True) -> None:
+        """The connection to a rank has ended; not `lost`: it has said goodbye."""
         if self.alive:
             self._lost.add(other.number)
-            self.share.askers[other.number].leave(lost=True)
+            self.share.askers[other.number].leave(lost)
             self.buffer.lose(other.number, PeerError(other.number))
 
     @property

@@ -1,5 +1,6 @@
 """Ranks whose feature buffers act as one get one process's batches, whatever the seed decides."""
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from gnndrive.exchange import slot_copies
 from gnndrive.exchange.share import Share
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_exchange import SimulatedExchange
+from gnndrive.testing.simulated_ranks import Barrier
 from gnndrive.testing.simulation import Scenario
 from tests.host.conftest import rows  # noqa: F401
 from tests.host.test_simulated_ranks import (
@@ -71,6 +73,30 @@ def test_whatever_befalls_the_ranks(rows, seeds, kind):  # noqa: F811
     for seed in seeds(60):
         ends += run_with_mishaps(rows, seed, kind)
     assert ends.keys() == {"NoneType", "early", "PeerError", "ReadError", "BrokenOnPurpose"}
+
+
+@KINDS
+def test_ranks_that_close_after_the_same_batch(rows, seeds, kind):  # noqa: F811
+    """Those that are first wait until the others, whom nothing keeps in step, have its rows."""
+
+    async def main(seed):
+        scenario, given = any_scenario(rows, seed)
+        count = given["count"]
+        limit = 1 + seed % (scenario.batches // count)
+
+        async def use(rank):
+            await rank.begin(0, Barrier({rank.number}), limit)
+            await rank.share.passed(0, limit)
+            for other in simulated.ranks:
+                if other is not rank:
+                    other.lose(rank, lost=False)
+
+        async with simulated_ranks(scenario, seed, kind=kind, **given) as simulated:
+            await asyncio.gather(*map(use, simulated.ranks))
+            check_all(simulated.ranks, [e[:limit] for e in expected(scenario, seed, count)])
+
+    for seed in seeds(30):
+        run(main(seed))
 
 
 def test_owners_use_what_ranks_know(rows, monkeypatch):  # noqa: F811

@@ -594,13 +594,29 @@ def interrupted_at_the_end(rank: Rank, store: str, **arguments: Any) -> list[str
 
     list(made)
     rank.everyone(None)
-    with patch.object(Turns, "has_ended", never):
+    with patch.object(Turns, "has_passed", never):
         try:
             with deferred_interrupts():
                 made.close()
         except KeyboardInterrupt:
             return [each.name for each in threading.enumerate() if "receive" in each.name]
     return ["was not interrupted"]
+
+
+def one_closes_first(rank: Rank, store: str, **arguments: Any) -> list[str]:
+    """All leave an epoch after its first batch. The last rank begins to sample it when the others
+    are about to close their loaders."""
+    begin, last = threading.Event(), rank.number == rank.world - 1
+    wait = {"worker_init_fn": lambda number: begin.wait()} if last else {}
+    with loader(store, **SMALL, **arguments, **wait) as made:
+        iterator = iter(made)
+        if last:
+            rank.everyone(None)
+            begin.set()
+        batches = [digest(next(iterator))]
+        if not last:
+            rank.everyone(None)
+    return batches
 
 
 def stopped(

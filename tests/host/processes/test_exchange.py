@@ -103,6 +103,11 @@ def test_ctrl_c_ends_a_wait_for_the_others_at_the_end(run, store):
     assert ended.results == [[], []]
 
 
+def test_the_first_that_leaves_an_epoch_waits_until_all_have_got_as_many_batches(run, store, whole):
+    ended = run("one_closes_first", 3, store=str(store.path), **EXCHANGE)
+    assert ended.results == [rest[:1] for rest in dealt(whole, 3)]
+
+
 def test_a_rank_that_is_stopped_is_named_and_may_go_on(run, store, whole):
     ended = run("stopped", 2, store=str(store.path), at=5, **EXCHANGE)
     assert [found["batches"] for found in ended.results] == dealt(whole, 2)
