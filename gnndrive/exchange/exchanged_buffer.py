@@ -290,7 +290,8 @@ class ExchangedBuffer:
         return self._arriving[owner][key]
 
     def receive(self, owner: int, message: Message) -> None:
-        """Take what an owner says. If a batch's rows are READY, they have landed."""
+        """Take what an owner says. If a batch's rows are READY, they have landed. ProtocolError: it
+        makes no sense."""
         if message.kind in ANSWERS:
             self._arriving[owner].pop((message.epoch, message.step), None)
         self.parts[owner].receive(message)

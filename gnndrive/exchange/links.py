@@ -197,6 +197,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._waiting: SimpleQueue[tuple[int, Message, Sequence[Bytes]] | None] = SimpleQueue()
         self._closing, self._goodbye = False, False
+        self._why: Exception | None = None
         # Not `settimeout`, which would limit how long sending may take, too.
         whole, part = divmod(timeout_s, 1)
         sock.setsockopt(
@@ -256,19 +257,14 @@ class Link:
     # ---- receiving ----
 
     def _receive_all(self) -> None:
-        why: Exception | None = None
         try:
             while self._receive_one():
                 pass
+            self._why = self._why or LinkError("the connection was closed")
         except Exception as error:  # whatever it is: both ranks wait for what would have arrived
-            why = error
-            self.abort()
+            self.abort(error)
         self._waiting.put(None)
-        if self._goodbye:
-            why = None
-        elif why is None:
-            why = LinkError("the connection was closed")
-        self._call_in_loop(self._ended, why)
+        self._call_in_loop(self._ended, None if self._goodbye else self._why)
         self._call_in_loop(self._received.set)
 
     def _receive_one(self) -> bool:
@@ -382,7 +378,8 @@ class Link:
             thread.join()
         self._sock.close()
 
-    def abort(self) -> None:
-        """End the connection at once."""
+    def abort(self, why: Exception | None = None) -> None:
+        """End the connection at once; `ended` gets `why`, if that is known."""
+        self._why = self._why or why
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -25,7 +25,7 @@ from gnndrive.common.errors import ConfigError, PeerError
 from gnndrive.common.padding import Parts, padded
 from gnndrive.common.records import Int64Array
 from gnndrive.host.arena import COUNTERS, Arena
-from gnndrive.host.messages import Kind, Message, error_from
+from gnndrive.host.messages import Kind, Message, ProtocolError, error_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class RemoteBuffer:
     # ---- what the service says ----
 
     def receive(self, message: Message) -> None:
-        """Take a message of the service."""
+        """Take a message of the service; ProtocolError: it makes no sense."""
         match message.kind:
             case Kind.PEER_LOST:
                 self.fail(PeerError(message.a))
@@ -295,7 +295,13 @@ class RemoteBuffer:
             case Kind.OPENED:
                 self.windows.opened(message.epoch, message.step)
             case Kind.READY | Kind.FAILED | Kind.LEFT:
-                self._receive_answer(self._batches[message.epoch, message.step], message)
+                ticket = self._batches.get((message.epoch, message.step))
+                if ticket is None or ticket.place is None:
+                    raise ProtocolError(
+                        f"{message.kind.name} of batch {message.step} of epoch {message.epoch}, "
+                        "which was not asked for"
+                    )
+                self._receive_answer(ticket, message)
 
     def _receive_answer(self, ticket: RemoteTicket, message: Message) -> None:
         granted = ticket.granted

@@ -243,8 +243,8 @@ class ExchangeBuffers(RankBuffers):
                 self._share.askers[rank].receive(message, asked)
             else:
                 self.buffer.receive(self._places[rank], message)
-        except ProtocolError:
-            self._links[rank].abort()
+        except ProtocolError as error:
+            self._links[rank].abort(error)
 
     def _answer_own(self, message: Message, rows: Rows) -> None:
         self._own_answers.put_nowait((message, rows))

@@ -3,13 +3,17 @@
 import asyncio
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import torch
 
 from gnndrive.common.errors import PeerError
+from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.links import Link, Meeting
-from gnndrive.host.messages import Kind, Message
+from gnndrive.host.arena import ArenaShape
+from gnndrive.host.messages import Kind, Message, error_text
+from gnndrive.loader.exchanging import ExchangeBuffers
 from gnndrive.loader.sharing import RankBuffers
 
 
@@ -37,6 +41,27 @@ def test_whatever_ends_receiving_is_told():
         async with asyncio.timeout(5):
             assert str(await ended[1].get()) == "no memory for a batch"
             assert str(await ended[0].get()) == "the connection was closed"
+        for link in links:
+            await link.aclose()
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_nobody_asked_for_ends_the_connection():
+    async def main():
+        ended, links = [asyncio.Queue() for _ in range(2)], []
+        buffer = ExchangedBuffer({}, {}, ArenaShape(1, ()), [lambda *sent: None] * 2)
+        first = SimpleNamespace(_closed=False, buffer=buffer, _places=[0, 1], _links={})
+        take = partial(ExchangeBuffers._receive, first, 1)
+        for rank, sock in enumerate(connected()):
+            told = take, ended[rank].put_nowait
+            links.append(Link(sock, 1 - rank, 60, 0, False, [], {}, None, *told))
+            links[-1].start()
+        first._links[1] = links[0]
+        links[1].answer(Message(Kind.FAILED, 2, 3, text=error_text(ValueError())), [])
+        async with asyncio.timeout(5):
+            why = await ended[0].get()
+        assert str(why) == "FAILED of batch 3 of epoch 2, which was not asked for"
         for link in links:
             await link.aclose()
 
