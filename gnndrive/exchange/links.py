@@ -18,6 +18,7 @@ import fcntl
 import hmac
 import os
 import secrets
+import selectors
 import socket
 import struct
 import threading
@@ -25,6 +26,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -84,9 +86,11 @@ def own_address() -> str:
 
 
 class Meeting:
-    """A socket at which other ranks connect to this one; a context manager that closes it."""
+    """A socket at which other ranks connect to this one; a context manager that closes it, and what
+    has connected and is no rank."""
 
     def __init__(self) -> None:
+        self._strangers = set[socket.socket]()
         host = own_address()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with named_limit():
@@ -97,7 +101,8 @@ class Meeting:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._sock.close()
+        for each in (self._sock, *self._strangers):
+            each.close()
 
     def connect(self, rank: int, addresses: Sequence[Address]) -> dict[int, socket.socket]:
         """Connect to the ranks before this one, and let those behind it connect. ConfigError: one
@@ -116,25 +121,44 @@ class Meeting:
                 undo.callback(sock.close)
                 sock.sendall(address.token + _RANK.pack(rank))
                 found[other] = sock
-            self._sock.settimeout(CONNECT_S)
-            while len(found) < len(addresses) - 1:
-                try:
-                    with interruptible():
-                        sock, _ = self._sock.accept()
-                except TimeoutError:
-                    missing = sorted(set(range(len(addresses))) - {rank, *found})
+            selector = undo.enter_context(selectors.DefaultSelector())
+            selector.register(self._sock, selectors.EVENT_READ)
+            until = monotonic() + CONNECT_S
+            while missing := sorted(set(range(len(addresses))) - {rank, *found}):
+                with interruptible():
+                    ready = selector.select(max(until - monotonic(), 0))
+                if not ready:
                     raise ConfigError(
                         f"ranks {missing} cannot reach rank {rank} at {self.address.host}, port "
                         f"{self.address.port}: {ADDRESS}, and let the hosts connect to each other"
-                    ) from None
-                undo.callback(sock.close)
-                if (behind := _introduced(sock, self.address.token)) is not None and rank < behind:
-                    found[behind] = sock
+                    )
+                for key, _ in ready:
+                    if key.fileobj is self._sock:
+                        selector.register(self._accept(), selectors.EVENT_READ)
+                        continue
+                    selector.unregister(key.fileobj)
+                    coming: Any = key.fileobj
+                    self._strangers.discard(coming)
+                    undo.callback(coming.close)
+                    behind = _introduced(coming, self.address.token)
+                    if behind in missing:
+                        found[behind] = coming
+                    else:
+                        coming.close()
+            selector.close()
             undo.pop_all()
         for sock in found.values():
             sock.settimeout(None)
             _open.add(sock)
         return found
+
+    def _accept(self) -> socket.socket:
+        """Whoever connects is a stranger until all that a rank says has come, and it is readable;
+        nobody waits for that."""
+        sock, _ = self._sock.accept()
+        self._strangers.add(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, TOKEN_BYTES + _RANK.size)
+        return sock
 
 
 # A forked child does not have them, so that they end with this process.
@@ -149,19 +173,14 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-def _introduced(sock: socket.socket, token: bytes) -> int | None:
-    """Which rank has connected; None: it is none of this loader's."""
-    sock.settimeout(CONNECT_S)
-    said = bytearray()
+def _introduced(sock: socket.socket, token: bytes) -> int:
+    """Which rank has connected; −1: it is none of this loader's."""
+    said = b""
     with contextlib.suppress(OSError):
-        while len(said) < TOKEN_BYTES + _RANK.size:
-            more = sock.recv(TOKEN_BYTES + _RANK.size - len(said))
-            if not more:
-                break
-            said += more
+        said = sock.recv(TOKEN_BYTES + _RANK.size)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
     if len(said) < TOKEN_BYTES + _RANK.size or not hmac.compare_digest(said[:TOKEN_BYTES], token):
-        sock.close()
-        return None
+        return -1
     return int(_RANK.unpack_from(said, TOKEN_BYTES)[0])
 
 

@@ -1,6 +1,7 @@
 """The connections between ranks that exchange rows, and how they end."""
 
 import asyncio
+import socket
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -82,6 +83,18 @@ def test_a_rank_that_reaches_another_than_it_means_is_not_taken():
         assert first[1].recv(1) == b"x"
         for each in (*first.values(), *second.values()):
             each.close()
+
+
+def test_a_stranger_that_connects_and_says_nothing_holds_up_no_rank():
+    async def main():
+        with Meeting() as first, Meeting() as second:
+            addresses = [first.address, second.address]
+            where = first.address.host, first.address.port
+            with socket.create_connection(where), second.connect(1, addresses)[0]:
+                async with asyncio.timeout(5):
+                    (await asyncio.to_thread(first.connect, 0, addresses))[1].close()
+
+    asyncio.run(main())
 
 
 def test_a_rank_that_is_lost_while_a_batch_is_late_is_named():
