@@ -245,15 +245,45 @@ def error_of(start: Callable[[], object]) -> str:
 
 def several(rank: Rank, asked: list[dict[str, Any]]) -> list[list[str]]:
     """An epoch of each of several loaders, of which `asked` has the arguments; "topology" is a list
-    of each rank's."""
+    of each rank's, and "state" where the epoch goes on."""
     found = []
     for arguments in asked:
         if "topology" in arguments:
             arguments["topology"] = arguments["topology"][rank.number]
+        state = arguments.pop("state", None)
         with loader(**arguments) as made:
+            if state is not None:
+                made.load_state_dict(state)
             found.append([digest(batch) for batch in made])
             if "exchange" not in arguments and isinstance(arguments["store"], str):
                 assert (made.stats()["engine"] == "host service") is ("strategy" not in arguments)
+    return found
+
+
+def broken_off(rank: Rank, at: int, **arguments: Any) -> dict[str, Any]:
+    """The state after `at` batches."""
+    with loader(**arguments) as made:
+        assert len(list(islice(made, at))) == at
+        return made.state_dict()
+
+
+def trained(rank: Rank, asked: list[dict[str, Any]]) -> list[str]:
+    """What each of several loaders, of which `asked` has the arguments, makes of one model in an
+    epoch of data parallel training."""
+    found = []
+    for arguments in asked:
+        torch.manual_seed(0)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 3))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        with loader(**arguments) as made:
+            for batch in made:
+                optimizer.zero_grad()
+                source, target = batch.edge_index
+                mean = torch.zeros_like(batch.x).index_add(0, target, batch.x[source])
+                out = model(batch.x + mean)[: batch.batch_size]
+                torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size]).backward()
+                optimizer.step()
+        found.append(digest(SimpleNamespace(to_dict=model.state_dict)))
     return found
 
 

@@ -69,6 +69,23 @@ def test_ranks_with_a_device_each(run, store, whole, world):
     assert ended.results == [[dealt(whole, world)[rank]] * len(asked) for rank in range(world)]
 
 
+def test_training_makes_the_same_model_as_without_an_exchange(run, store):
+    given = {"store": str(store.path), **SMALL}
+    more = [{}, EXCHANGE, EXCHANGE | {"strategy": "ginex"}, EXCHANGE | {"device": "simulated-cuda"}]
+    ended = run("trained", 2, asked=[given | each for each in more])
+    assert ended.results == [[ended.results[0][0]] * len(more)] * 2
+
+
+def test_fewer_ranks_go_on_with_an_epoch(run, store, whole):
+    given = {"store": str(store.path), **SMALL, **EXCHANGE}
+    state, *others = run("broken_off", 3, at=5, **given).results
+    assert others == [state] * 2
+    asked = [given | {"state": state, "strategy": each} for each in ("gnndrive", "ginex")]
+    for world in (2, 1):
+        ended = run("several", world, asked=asked)
+        assert ended.results == [[rest] * 2 for rest in dealt(whole, world, done=15)]
+
+
 @pytest.mark.parametrize("cupy", [True, False])
 def test_gpus_take_what_the_plan_says(run, store, cupy):
     given = {"store": str(store.path), "cupy": cupy, "device_memory": "100MB", "buffer": None}
