@@ -66,6 +66,7 @@ class ExchangedTicket:
         owned: the ticket at each owner, once it has joined.
         needed, uses: its rows by table, and when they are needed next, if that is known.
         rows: see `Rows`; where its rows arrive, once it has joined.
+        error: why it could not join.
     """
 
     key: Key
@@ -75,6 +76,7 @@ class ExchangedTicket:
     needed: Mapping[str, Int64Array]
     uses: Mapping[str, NextUses] | None
     rows: Rows = ()
+    error: Exception | None = None
 
 
 class ExchangedBuffer:
@@ -208,11 +210,14 @@ class ExchangedBuffer:
     def join(
         self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]
     ) -> Sequence[ExchangedTicket]:
-        """See `BatchBuffer.join`; raises PeerError if a rank has ended, MemoryError if there is
-        no memory for the rows."""
-        tickets = [self._tickets[index] for index, _ in batches]
+        """See `BatchBuffer.join`; what goes wrong is raised by `granted`, at the batch's turn."""
+        tickets = [self._tickets.pop(index) for index, _ in batches]
         for ticket in tickets:
-            self._join(ticket)
+            try:
+                self._join(ticket)
+            except Exception as error:
+                self.leave(ticket)
+                ticket.error = error
         return tickets
 
     def _join(self, ticket: ExchangedTicket) -> None:
@@ -223,17 +228,14 @@ class ExchangedBuffer:
         _, index = ticket.key
         for arriving, places in zip(self._arriving, ticket.places, strict=True):
             arriving[ticket.key] = list(map(Arriving, ticket.rows, places))
-        try:
-            for part in self.parts:
-                ticket.owned += part.join([(index, {})])
-        except BaseException:
-            self.leave(ticket)
-            raise
-        del self._tickets[index]
+        for part in self.parts:
+            ticket.owned += part.join([(index, {})])
 
     async def granted(self, ticket: ExchangedTicket) -> ExchangedLease:
-        """See `BatchBuffer.granted`; all rows are valid when this returns. Also raises as
-        `join`."""
+        """See `BatchBuffer.granted`; all rows are valid when this returns. Also raises PeerError if
+        a rank has ended, MemoryError if there is no memory for the rows."""
+        if ticket.error is not None:
+            raise ticket.error
         waiting = [each.granted for each in ticket.owned if each.granted is not None]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)

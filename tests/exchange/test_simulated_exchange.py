@@ -81,8 +81,8 @@ def test_ranks_that_close_after_the_same_batch(rows, seeds, kind):  # noqa: F811
 
     async def main(seed):
         scenario, given = any_scenario(rows, seed)
-        count = given["count"]
-        limit = 1 + seed % (scenario.batches // count)
+        count, limit = given["count"], 1 + seed % 6
+        scenario = replace(scenario, batches=10 * count, consumer_turns_max=50)
 
         async def use(rank):
             await rank.begin(0, Barrier({rank.number}), limit)
