@@ -9,13 +9,11 @@ in a worker thread. Where the rows are, and when a window is loaded, is not deci
 from __future__ import annotations
 
 import errno
-import mmap
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.distinct import distinct
@@ -25,7 +23,13 @@ from gnndrive.common.io.direct_file import STRETCH_BYTES
 from gnndrive.common.records import IndexPointers, Int32Array, TableFile
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.rounds import STOPPED, StopToken
-from gnndrive.sampling.window_graph import WindowGraph, check_size, count_dtype, id_dtype
+from gnndrive.sampling.window_graph import (
+    ArraySizes,
+    WindowArrays,
+    WindowGraph,
+    check_size,
+    sort_keys,
+)
 from gnndrive.store.mapped_rows import pick_rows
 from gnndrive.store.partitioned.partitioned import Partitioned, touching
 
@@ -43,28 +47,63 @@ def load_window(
     partitions: Int32Array,
     k: int,
     stop: StopToken | None = None,
+    memory: npt.NDArray[np.uint8] | None = None,
 ) -> WindowGraph:
-    """Load the graph of a window; blocks. Its arrays have no spare room.
+    """Load the graph of a window; blocks.
 
     Args:
         index_pointers: of the store, int64 or uint32 [N + 1].
         partitions: the window's partitions, ascending, int32 [p].
         k: how many static nodes it has.
         stop: ends the loading with ClosedError.
+        memory: for its arrays, at least `window_bytes_max`; None: memory of this process.
     """
     window = _Window(partitioned, partitions, k)
     assert len(index_pointers) == partitioned.num_nodes + 1
+    sizes = _sizes(partitioned, window.num_nodes, len(window.empty), window.num_codes + 1)
+    if memory is None:
+        memory = np.frombuffer(private_map(sizes.nbytes, huge=True), np.uint8)
+    arrays = sizes.arrays_in(memory)
     with partitioned.unchanged():
-        new_ids = window.new_ids()
-        store_ids = np.empty_like(new_ids)
-        _look_up(partitioned, new_ids, store_ids)
-        lists = _Lists(window, index_pointers, store_ids)
+        window.write_new_ids(arrays.new_ids)
+        arrays.empty[:] = window.empty
+        _look_up(partitioned, arrays.new_ids, arrays.store_ids)
+        lists = _Lists(window, index_pointers, arrays)
         lists.read(partitioned.static_indices, window.static_runs(), stop)
         lists.read(partitioned.indices, window.runs(), stop)
-    indptr, indices, positions = lists.finish()
+    sort_keys(arrays.store_ids, partitioned.num_nodes, arrays.keys)
+    return _graph(partitioned, partitions, arrays, lists.kept)
+
+
+def attach_window(
+    partitioned: Partitioned, partitions: Int32Array, memory: npt.NDArray[np.uint8],
+    sizes: Sequence[int],
+) -> WindowGraph:  # fmt: skip
+    """The graph that another process has loaded into `memory`; `sizes` are its `shared_sizes`."""
+    nodes, empty, room, edges = sizes
+    arrays = _sizes(partitioned, nodes, empty, room).arrays_in(memory)
+    return _graph(partitioned, partitions, arrays, edges)
+
+
+def window_bytes_max(partitioned: Partitioned) -> int:
+    """Bytes of the memory that the graph of any window fits into, of which it touches a part."""
+    codes = partitioned.num_edges + int(partitioned.static_bounds[-1])
+    static = partitioned.num_static
+    return _sizes(partitioned, partitioned.num_nodes + static, static, codes + 1).nbytes
+
+
+def _sizes(partitioned: Partitioned, nodes: int, empty: int, room: int) -> ArraySizes:
+    rows = partitioned.num_nodes + partitioned.num_static
+    return ArraySizes(nodes, empty, room, rows, partitioned.num_edges)
+
+
+def _graph(
+    partitioned: Partitioned, partitions: Int32Array, arrays: WindowArrays, edges: int
+) -> WindowGraph:
     return WindowGraph(
-        partitions, indptr, indices, positions, store_ids, new_ids, partitioned.num_nodes,
-        partitioned.num_edges, partitioned.indices.path, window.empty,
+        partitions, arrays.indptr, arrays.indices[:edges], arrays.positions[:edges],
+        arrays.store_ids, arrays.new_ids, partitioned.num_nodes, partitioned.num_edges,
+        partitioned.indices.path, arrays.empty, arrays.keys,
     )  # fmt: skip
 
 
@@ -83,7 +122,7 @@ def _look_up(partitioned: Partitioned, new_ids: npt.NDArray[Any], out: npt.NDArr
     assert out.dtype == order.dtype
     for first in range(0, len(out), _PICKED):
         rows = new_ids[first : first + _PICKED].astype(np.int64)
-        pick_rows(file, order, rows, torch.from_numpy(out[first : first + _PICKED]))
+        pick_rows(file, order, rows, out[first : first + _PICKED])
 
 
 class _Window:
@@ -110,15 +149,13 @@ class _Window:
         self.num_codes += int((self._codes_last - self._codes_first).sum())
         self._make_codes()
 
-    def new_ids(self) -> npt.NDArray[Any]:
-        """The row of x of each local id, int32 or int64 [n]: of a static node its copy, of others
-        the new id."""
-        nodes, static = self.partitioned.num_nodes, self.partitioned.num_static
-        found = np.empty(self.num_nodes, id_dtype(nodes + static))
-        found[: self.k] = np.arange(nodes, nodes + self.k, dtype=found.dtype)
+    def write_new_ids(self, out: npt.NDArray[Any]) -> None:
+        """Write the row of x of each local id, int32 or int64 [n]: of a static node its copy, of
+        others the new id."""
+        nodes = self.partitioned.num_nodes
+        out[: self.k] = np.arange(nodes, nodes + self.k, dtype=out.dtype)
         for first, last, local in zip(self._first, self._last, self._local, strict=False):
-            found[local : local + last - first] = np.arange(first, last, dtype=found.dtype)
-        return found
+            out[local : local + last - first] = np.arange(first, last, dtype=out.dtype)
 
     def static_runs(self) -> list[Run]:
         """Where the lists of the static nodes are in the file of their copies."""
@@ -173,24 +210,20 @@ class _Lists:
     """The lists of a window while they are read."""
 
     def __init__(
-        self, window: _Window, index_pointers: IndexPointers, store_ids: npt.NDArray[Any]
+        self, window: _Window, index_pointers: IndexPointers, arrays: WindowArrays
     ) -> None:
         self._window, nodes = window, window.num_nodes
-        edges, room = window.partitioned.num_edges, window.num_codes + 1
-        self._dtype = np.dtype(count_dtype(edges))
-        self._indptr = np.zeros(nodes + 1, self._dtype)
-        # Room for all codes takes addresses, but memory only for the edges that are kept.
-        self._indices = private_map(4 * room, huge=True)
-        self._positions = private_map(self._dtype.itemsize * room, huge=True)
-        self._kept = index_pointers, store_ids
+        edges, room = window.partitioned.num_edges, len(arrays.indices)
+        indptr, ids, positions = arrays.indptr, arrays.store_ids, arrays.positions
+        indptr[0] = 0
+        self._kept = index_pointers, arrays
         self._filter = ffi.new("gd_filter *", {
-            "store_ids": ffi.from_buffer(store_ids), "id_bytes": store_ids.itemsize,
+            "store_ids": ffi.from_buffer(ids), "id_bytes": ids.itemsize,
             "pointers": ffi.from_buffer(index_pointers), "pointer_bytes": index_pointers.itemsize,
-            "empty": pointer(window.empty), "empty_count": len(window.empty),
-            "indptr": ffi.from_buffer(self._indptr), "indptr_bytes": self._indptr.itemsize,
-            "indices": ffi.cast("int32_t *", _address_of_map(self._indices)),
-            "positions": ffi.cast("void *", _address_of_map(self._positions)),
-            "position_bytes": self._dtype.itemsize,
+            "empty": pointer(arrays.empty), "empty_count": len(arrays.empty),
+            "indptr": ffi.from_buffer(indptr), "indptr_bytes": indptr.itemsize,
+            "indices": pointer(arrays.indices), "positions": ffi.from_buffer(positions),
+            "position_bytes": positions.itemsize,
             "lists": nodes, "room": room, "edges": edges,
         })  # fmt: skip
 
@@ -207,13 +240,10 @@ class _Lists:
                 if self._filter.list != end:
                     raise self._damaged(file, "has fewer codes than these nodes have neighbours")
 
-    def finish(self) -> tuple[Any, Int32Array, npt.NDArray[Any]]:
-        """Return index pointers, indices and positions, without the spare room."""
-        kept = self._filter.kept
-        self._indices.resize(max(4 * kept, 1))
-        self._positions.resize(max(self._dtype.itemsize * kept, 1))
-        indices = np.frombuffer(self._indices, np.int32, kept)
-        return self._indptr, indices, np.frombuffer(self._positions, self._dtype, kept)
+    @property
+    def kept(self) -> int:
+        """The number of edges so far."""
+        return int(self._filter.kept)
 
     def _add(self, file: TableFile, codes: npt.NDArray[Any], end: int) -> None:
         window = self._window
@@ -225,7 +255,7 @@ class _Lists:
             most = window.codes.nodes + window.codes.statics - 1
             raise self._damaged(file, f"has the code {culprit}, and codes go from 0 to {most}")
         if code == -errno.EFAULT:
-            new_id = window.new_ids()[culprit]
+            new_id = self._kept[1].new_ids[culprit]
             raise window.partitioned.damaged(
                 "order.npy",
                 f"has no node for row {new_id} of x, or the index pointers of the store are "
@@ -237,8 +267,3 @@ class _Lists:
 
     def _damaged(self, file: TableFile, why: str) -> StoreError:
         return self._window.partitioned.damaged(file.path, why)
-
-
-def _address_of_map(block: mmap.mmap) -> int:
-    """The address of a map; no reference to it is kept, so that it may be resized."""
-    return np.frombuffer(block, np.uint8).ctypes.data

@@ -12,7 +12,8 @@ it where edges that leave the window must not be lost: other topologies have the
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,59 @@ from gnndrive.store.partitioned.format import MEND
 
 _KEY_BITS = 63  # of a key for sorting: a store id, then a local id
 _NONE = np.empty(0, np.int32)
+_ALIGNED = 64  # bytes; a line of the processor's cache
+
+
+class WindowArrays(NamedTuple):
+    """The arrays of a window's graph, which lie in one memory, so that processes can share them.
+    `keys` are those of `sort_keys`; for the others see `WindowGraph`. `indices` and `positions`
+    have room for edges that were left out; what is not written takes addresses, but no memory."""
+
+    indptr: npt.NDArray[Any]
+    store_ids: npt.NDArray[Any]
+    new_ids: npt.NDArray[Any]
+    keys: Int64Array
+    empty: Int32Array
+    indices: Int32Array
+    positions: npt.NDArray[Any]
+
+
+class ArraySizes(NamedTuple):
+    """The sizes of `WindowArrays`: local ids, static nodes in the partitions, and edges that there
+    is room for; of a store of so many rows of x in the partitioned store, and edges."""
+
+    nodes: int
+    empty: int
+    room: int
+    store_rows: int
+    store_edges: int
+
+    @property
+    def _shapes(self) -> list[tuple[np.dtype[Any], int]]:
+        ids, counts = np.dtype(id_dtype(self.store_rows)), np.dtype(count_dtype(self.store_edges))
+        int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
+        return [
+            (counts, self.nodes + 1), (ids, self.nodes), (ids, self.nodes), (int64, self.nodes),
+            (int32, self.empty), (int32, self.room), (counts, self.room),
+        ]  # fmt: skip
+
+    @property
+    def _offsets(self) -> list[int]:
+        sizes = (-(-dtype.itemsize * n // _ALIGNED) * _ALIGNED for dtype, n in self._shapes)
+        return list(accumulate(sizes, initial=0))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory, of which those for edges that are left out are never touched."""
+        return self._offsets[-1]
+
+    def arrays_in(self, memory: npt.NDArray[np.uint8]) -> WindowArrays:
+        """The arrays in a memory, uint8, of at least `nbytes`."""
+        assert len(memory) >= self.nbytes
+        return WindowArrays(*(
+            memory[first : first + dtype.itemsize * count].view(dtype)
+            for first, (dtype, count) in zip(self._offsets, self._shapes, strict=False)
+        ))  # fmt: skip
 
 
 class WindowGraph(Topology):
@@ -42,6 +96,7 @@ class WindowGraph(Topology):
         path: the file of the lists, for errors.
         empty: the second local ids of static nodes that lie in the partitions, ascending, int32
             [m].
+        keys: those of `sort_keys`; None: they are made.
 
     Attributes:
         num_distinct: how many of its nodes differ; static ones in the partitions are once in it.
@@ -62,6 +117,7 @@ class WindowGraph(Topology):
         store_edges: int,
         path: str = "<memory>",
         empty: Int32Array = _NONE,
+        keys: Int64Array | None = None,
     ) -> None:
         self.partitions, self.path, self._empty = partitions, path, empty
         self.num_nodes, self.num_edges = len(store_ids), len(indices)
@@ -70,7 +126,9 @@ class WindowGraph(Topology):
         self._indptr, self._indices = indptr, indices
         self._local_bits = self.num_nodes.bit_length()
         self.num_distinct = self.num_nodes - len(empty)
-        self._keys = self._sorted_keys()
+        if keys is None:
+            keys = sort_keys(store_ids, store_nodes, np.empty(len(store_ids), np.int64))
+        self._keys = keys
         self.nbytes = sum(
             each.nbytes for each in (indptr, indices, positions, store_ids, new_ids, self._keys)
         )
@@ -127,14 +185,15 @@ class WindowGraph(Topology):
         found: Int64Array = self.store_ids[local].astype(np.int64)
         return found
 
-    def _sorted_keys(self) -> Int64Array:
-        """(store id, local id) of each node as one number, ascending."""
-        check_size(self.num_nodes, self.store_nodes)
-        keys = self.store_ids.astype(np.int64)
-        keys <<= self._local_bits
-        keys += np.arange(self.num_nodes, dtype=np.int32)
-        keys.sort()
-        return keys
+
+def sort_keys(store_ids: Int32Array | Int64Array, store_nodes: int, out: Int64Array) -> Int64Array:
+    """Write (store id, local id) of each node as one number to `out`, ascending; returns it."""
+    check_size(len(store_ids), store_nodes)
+    out[:] = store_ids
+    out <<= len(store_ids).bit_length()
+    out += np.arange(len(store_ids), dtype=np.int32)
+    out.sort()
+    return out
 
 
 def check_size(nodes: int, store_nodes: int) -> None:

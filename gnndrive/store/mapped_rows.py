@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,12 @@ from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.records import Int64Array, TableFile
 
+_Out = TypeVar("_Out", "torch.Tensor", "npt.NDArray[Any]")  # torch is imported when it is used
+
 
 def pick_rows(
-    file: TableFile, mapped: torch.Tensor | npt.NDArray[Any], rows: Int64Array, out: torch.Tensor
-) -> torch.Tensor:
+    file: TableFile, mapped: torch.Tensor | npt.NDArray[Any], rows: Int64Array, out: _Out
+) -> _Out:
     """Copy rows of a mapped array into `out`, and return it; blocks.
 
     Args:
@@ -36,13 +38,13 @@ def pick_rows(
         StoreError: there is no such row.
     """
     rows = np.ascontiguousarray(rows, np.int64)
-    assert out.is_contiguous()
-    assert out.numel() * out.element_size() == len(rows) * file.row_bytes
-    address = mapped.data_ptr() if isinstance(mapped, torch.Tensor) else mapped.ctypes.data
+    to, nbytes = _memory(out)
+    assert nbytes == len(rows) * file.row_bytes
+    address, _ = _memory(mapped)
     culprit = ffi.new("int64_t *")
     code = lib.gd_pick(
         ffi.cast("void *", address), file.row_bytes, file.row_count, pointer(rows), len(rows),
-        ffi.cast("void *", out.data_ptr()), culprit,
+        ffi.cast("void *", to), culprit,
     )  # fmt: skip
     if code == -errno.ERANGE:
         raise StoreError(
@@ -53,6 +55,15 @@ def pick_rows(
         raise unreadable(file.path, file.data_offset + culprit[0])
     check(code, "gd_pick")
     return out
+
+
+def _memory(array: torch.Tensor | npt.NDArray[Any]) -> tuple[int, int]:
+    """Where a contiguous array is, and its bytes."""
+    if isinstance(array, np.ndarray):
+        assert array.flags.c_contiguous
+        return array.ctypes.data, array.nbytes
+    assert array.is_contiguous()
+    return array.data_ptr(), array.numel() * array.element_size()
 
 
 def unreadable(path: str, offset: int) -> ReadError:

@@ -19,6 +19,7 @@ from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.disk import sequential_reader
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling import load_window as module
+from gnndrive.sampling import window_graph
 from gnndrive.sampling.load_window import load_window
 from gnndrive.sampling.rounds import StopToken
 from gnndrive.sampling.topologies.base import Topology
@@ -161,7 +162,7 @@ def test_positions_and_ids_of_a_large_store(made, monkeypatch):
     made.order = np.memmap(made.path / "order.npy", np.int32, "r").astype(np.int64)
     made.order.tofile(made.path / "order.npy")
     made.order = np.memmap(made.path / "order.npy", np.int64, "r")
-    monkeypatch.setattr(module, "id_dtype", lambda nodes: np.int64)
+    monkeypatch.setattr(window_graph, "id_dtype", lambda nodes: np.int64)
     for partitions, k in windows():
         window = load_window(made, GRAPH[0], partitions, k)
         assert {each.dtype for each in (window.positions, window.store_ids, window.new_ids)} == {

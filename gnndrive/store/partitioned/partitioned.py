@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.limits import named_limit
@@ -132,7 +131,7 @@ class Partitioned:
         path, dtype = str(self.path / self.info.arrays[name].file), mapped.dtype
         file = TableFile(path, DATA_OFFSET, self.num_nodes, dtype.itemsize, dtype.name, ())
         found = np.empty(len(rows), dtype)
-        pick_rows(file, mapped, np.ascontiguousarray(rows, np.int64), torch.from_numpy(found))
+        pick_rows(file, mapped, np.ascontiguousarray(rows, np.int64), found)
         return found
 
     def _rising(self, name: str, last: int) -> Int64Array:
