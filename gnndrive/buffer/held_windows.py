@@ -75,7 +75,10 @@ class _Held:
 
 
 class HeldWindows:
-    """Holds windows of the first table of a feature buffer, while `run` runs."""
+    """Holds windows of the first table of a feature buffer, while `run` runs; only their rows, as
+    `has_graphs` says."""
+
+    has_graphs = False
 
     def __init__(self, buffer: FeatureBuffer) -> None:
         self._buffer, self._table = buffer, next(iter(buffer.tables))

@@ -12,7 +12,8 @@ In the service, from the outside to the inside:
 2. `budget.py` promises memory, `graphs.py` reads the graph, `group_buffer.py` makes feature
    buffers;
 3. `group.py` is the ranks of one loader: it announces, extracts and releases their batches;
-4. `turns.py` keeps their batches in the order of their turns (rule 15).
+4. `turns.py` keeps their batches in the order of their turns (rule 15), and `window_graphs.py`
+   the graphs of their windows.
 
 In a rank: `start.py` starts a service, `connection.py` connects to it, and `remote_buffer.py`
 stands where the feature buffer stands. Both sides use `messages.py`, `wire.py` and `arena.py`.

@@ -5,10 +5,11 @@ announces their batches to the feature buffer, has the extract stage take them i
 turns (`turns.py`), and answers when a batch's rows are valid. It knows neither sockets nor disks,
 so a simulation can run it.
 
-Ranks that draw from the same windows (`strategies/windows/`) have their rows held here, once for
-all of them, until the last rank has shut a window (`HeldWindows`). Batches of a window have their
-turns before those of a younger one, but for an epoch's pads, which are all in its last window. So
-a rank may wait for slots that an older window holds: its ranks end that window without it.
+Ranks that draw from the same windows (`strategies/windows/`) have their rows and graphs here, once
+for all of them, until the last rank has shut a window (`HeldWindows`, `WindowGraphs`). Batches of a
+window have their turns before those of a younger one, but for an epoch's pads, which are all in its
+last window. So a rank may wait for slots that an older window holds: its ranks end that window
+without it.
 
 A batch that is given up while it is being extracted stays until its rows are valid or have failed;
 then its lease is released at once. No user's code is waited for meanwhile.
@@ -34,6 +35,7 @@ from gnndrive.common.records import Int64Array, NextUses
 from gnndrive.host.arena import COUNTERS, Arena
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
 from gnndrive.host.turns import Turns
+from gnndrive.host.window_graphs import WindowGraphs
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.epoch import Counters, Extracted, Failed, Sampled, Stages
 from gnndrive.pipeline.extract import extract_stage
@@ -98,7 +100,7 @@ class Member:
 
 class Group:
     """The ranks of one loader on this host, which take turns from the start, and their feature
-    buffer; `read_counters` returns what `COUNTERS` names.
+    buffer; `read_counters` returns what `COUNTERS` names. `graphs` None: ranks have their own.
 
     Attributes:
         extracting, training, picking, counters, together: see `pipeline.extract.Extracting`.
@@ -109,7 +111,7 @@ class Group:
 
     def __init__(
         self, ranks: Iterable[int], buffer: FeatureBuffer, stages: Stages,
-        read_counters: Callable[[], Mapping[str, int]] = dict,
+        read_counters: Callable[[], Mapping[str, int]] = dict, graphs: WindowGraphs | None = None,
     ) -> None:  # fmt: skip
         self.ranks = tuple(sorted(ranks))
         self.buffer, self.stages, self.counters = buffer, stages, Counters()
@@ -120,7 +122,8 @@ class Group:
         self._read_counters = read_counters
         self._by_order: dict[int, Batch] = {}
         self._windows: HeldWindows | None = None  # once a rank opens one
-        self._opened: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._graphs = graphs
+        self._opened: dict[tuple[int, int], asyncio.Future[Any]] = {}
         self._users: dict[tuple[int, int], set[int]] = defaultdict(set)  # ranks, of a window
         self._error: BaseException | None = None
         self._lost: set[int] = set()
@@ -302,13 +305,17 @@ class Group:
             self._start(self._windows.run())
         rows, member.windows[key] = member.windows.get(key, []), []
         if not users:  # all ranks describe the window alike
-            self._opened[key] = self._windows.open(key, rows)
+            graphs = [] if self._graphs is None else [self._graphs.open(key, rows)]
+            self._opened[key] = asyncio.gather(self._windows.open(key, rows), *graphs)
         users.add(member.rank)
         self._opened[key].add_done_callback(partial(self._say_opened, member, key))
 
-    def _say_opened(self, member: Member, key: tuple[int, int], opened: object) -> None:
+    def _say_opened(
+        self, member: Member, key: tuple[int, int], opened: asyncio.Future[Any]
+    ) -> None:
         if member.rank in self._users.get(key, ()):
-            member.send(Message(Kind.OPENED, *key))
+            _, *texts = opened.result()
+            member.send(Message(Kind.OPENED, *key, text=texts[0] if texts else {}))
 
     def _shut(self, member: Member, message: Message) -> None:
         self._shut_one(member, (message.epoch, message.step))
@@ -320,6 +327,8 @@ class Group:
         if not users and self._users.pop(key, None) is not None and key in self._opened:
             assert self._windows is not None
             self._windows.end(key)
+            if self._graphs is not None:
+                self._graphs.end(key)
             del self._opened[key]
 
     # ---- batches ----
@@ -400,6 +409,8 @@ class Group:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        if self._graphs is not None:
+            await self._graphs.aclose()
         for item in self.training.drain():
             if isinstance(item, Extracted):
                 item.lease.release()

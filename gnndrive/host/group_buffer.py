@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,6 +32,9 @@ from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.host.hello import BufferSettings, Hello
 from gnndrive.host.messages import ProtocolError
+from gnndrive.host.window_graphs import PLACES, window_of
+from gnndrive.sampling.load_window import load_window, window_bytes_max
+from gnndrive.sampling.rounds import StopToken
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
 from gnndrive.store.reader import Store
@@ -86,7 +89,8 @@ def table_classes(store: Store, settings: BufferSettings) -> dict[str, Classes]:
 
 class GroupBuffer:
     """A group's feature buffer and what it needs; `open` makes it, in the service's event loop.
-    `slots` has the shared memory of each table's slots, in the order of the tables.
+    `slots` has the shared memory of each table's slots, in the order of the tables, `graphs` the
+    places for graphs of windows, if its rows come from a partitioned folder.
 
     Raises:
         ProtocolError: the store has no such table for a feature buffer.
@@ -101,14 +105,20 @@ class GroupBuffer:
         self._stripes = {} if stripes is None else stripes.tables
         self._source = partitioned_of(store, settings)
         self.slots: list[SharedMemory] = []
+        self.graphs: list[SharedMemory] = []
+        self._store = store
         self._classes = classes
         self._pool, self._layouts, self._engine = ArrayPool(), list[Layout](), engine
         with contextlib.ExitStack() as undo:
             undo.callback(self._pool.close)
-            undo.callback(self._close_slots)
+            undo.callback(self._close_shared)
             self._device = self._open_device(settings.device)
             undo.callback(self._device.close)
             self.buffer = FeatureBuffer(self._make_tables(store, settings, undo))
+            if self._source is not None:
+                nbytes = window_bytes_max(self._source)
+                for _ in range(PLACES):
+                    self.graphs.append(SharedMemory.create(nbytes, "window", sparse=True))
             undo.pop_all()
 
     @classmethod
@@ -191,9 +201,20 @@ class GroupBuffer:
         self.slots.append(SharedMemory.create(nbytes, "slots", huge=True))
         return self.slots[-1].map
 
-    def _close_slots(self) -> None:
-        for memory in self.slots:
+    def _close_shared(self) -> None:
+        for memory in (*self.slots, *self.graphs):
             memory.close()
+
+    async def load_graph(self, place: int, rows: Sequence[range], stop: StopToken) -> Sequence[int]:
+        """Load the graph of the window with these rows into a place, in a thread; returns its
+        sizes. Raises as `load_window` and `window_of`."""
+        return await asyncio.to_thread(self._load_graph, place, rows, stop)
+
+    def _load_graph(self, place: int, rows: Sequence[range], stop: StopToken) -> Sequence[int]:
+        assert self._source is not None
+        partitions, static = window_of(self._source, rows)
+        pointers, memory = self._store.edges().index_pointers, self.graphs[place].array
+        return load_window(self._source, pointers, partitions, static, stop, memory).sizes
 
     def counters(self) -> dict[str, int]:
         """What the slot tables and the engine have counted; see `arena.COUNTERS`."""
@@ -215,5 +236,5 @@ class GroupBuffer:
         for layout in self._layouts:
             layout.close()
         self._device.close()
-        self._close_slots()
+        self._close_shared()
         self._pool.close()

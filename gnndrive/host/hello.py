@@ -1,7 +1,7 @@
 """`Hello` and `Welcome`: what a rank and the host service tell each other first.
 
 Both travel as JSON. File descriptors come with the welcome: the memories of the graph, then the
-slots of each table, then the rank's arena.
+slots of each table, the rank's arena, and the places for graphs of windows.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from gnndrive.common.errors import (
 )
 from gnndrive.common.limits import LimitError
 
-PROTOCOL = 4  # increase it when a message changes
+PROTOCOL = 5  # increase it when a message changes
 MESSAGE_BYTES_MAX = 160_000  # a socket takes a little more at once
 _HEAD = struct.Struct("<HHIqqq")  # kind, 0, epoch, step, a, b
 
@@ -63,13 +63,15 @@ class Kind(IntEnum):
     PEER_LOST = 69  # rank `a` has died
     AWAITED = 70  # the next turn is that of rank `a`; −1: all batches that could join have joined
     BROKEN = 71  # the service cannot extract any more; text: the error
-    OPENED = 73  # the rows of window `step` are valid, or it is the oldest and has what it can have
     REPORT = 72  # text: what the service serves, and to whom
+    # The rows of window `step` are valid, or it is the oldest and has what it can have. Text: where
+    # its graph is, or why it cannot be loaded; empty: the rank has to load it.
+    OPENED = 73
 
 
-WITH_TEXT = frozenset(
-    {Kind.HELLO, Kind.WELCOME, Kind.REFUSED, Kind.FAILED, Kind.BROKEN, Kind.REPORT}
-)
+WITH_TEXT = frozenset({
+    Kind.HELLO, Kind.WELCOME, Kind.REFUSED, Kind.FAILED, Kind.BROKEN, Kind.REPORT, Kind.OPENED,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

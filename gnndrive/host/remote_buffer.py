@@ -18,6 +18,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from gnndrive.buffer.devices.base import Fence, SlotMemory
@@ -216,7 +218,7 @@ class RemoteBuffer:
         for asked in self._asked:
             if not asked.done():
                 asked.set_exception(self.broken)
-        self.windows.fail()
+        self.windows.fail(self.broken)
 
     async def drain(self) -> None:
         """See `BatchBuffer.drain`; the service waits for its reads."""
@@ -293,7 +295,7 @@ class RemoteBuffer:
                 if self._on_passed is not None and message.epoch == self._epoch and self._elsewhere:
                     self._on_passed(message.b)
             case Kind.OPENED:
-                self.windows.opened(message.epoch, message.step)
+                self.windows.opened(message)
             case Kind.READY | Kind.FAILED | Kind.LEFT:
                 ticket = self._batches.get((message.epoch, message.step))
                 if ticket is None or ticket.place is None:
@@ -331,35 +333,53 @@ class RemoteBuffer:
         return Counter({name: int(count) for name, count in counted})
 
     def close(self) -> None:
-        """Use the arena no more, so that its memory can be freed."""
+        """Use the arena and the graphs of windows no more, so that their memory can be freed."""
         self._counters = self._counters.copy()
+        self.windows.places = ()
         del self._arena
 
 
+@dataclass(frozen=True, slots=True)
+class SharedGraph:
+    """Where a window's graph is that the service has loaded: its memory, and the graph's sizes."""
+
+    memory: npt.NDArray[np.uint8]
+    sizes: Sequence[int]
+
+
 class RemoteWindows:
-    """The windows that the service holds for this rank and others; see `HeldWindows`."""
+    """The windows that the service holds for this rank and others; see `HeldWindows`. `places`: the
+    memories of their graphs; (): each rank loads them."""
 
     def __init__(self, buffer: RemoteBuffer) -> None:
         self._buffer = buffer
-        self._opening: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._opening: dict[tuple[int, int], asyncio.Future[SharedGraph | None]] = {}
+        self.places: Sequence[npt.NDArray[np.uint8]] = ()
 
-    def open(self, key: tuple[int, ...], rows: Iterable[range]) -> asyncio.Future[None]:
-        """See `HeldWindows.open`; it is also done if the service fails, which is an error of the
-        window's batches."""
+    @property
+    def has_graphs(self) -> bool:
+        """Whether the service loads the graphs of windows, too."""
+        return bool(self.places)
+
+    def open(
+        self, key: tuple[int, ...], rows: Iterable[range]
+    ) -> asyncio.Future[SharedGraph | None]:
+        """See `HeldWindows.open`; the result is the window's graph, None if the rank has to load
+        it. If the service fails or cannot load it, it has an error."""
         (number,) = key
         buffer, epoch = self._buffer, self._buffer.epoch
-        opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if buffer.broken is not None:
-            opening.set_result(None)
-            return opening
+        opening: asyncio.Future[SharedGraph | None] = asyncio.get_running_loop().create_future()
         self._opening[epoch, number] = opening
+        if buffer.broken is not None:
+            self.fail(buffer.broken)
+            return opening
         for each in rows:
             buffer.send(Message(Kind.WINDOW_ROWS, epoch, number, each.start, each.stop))
         buffer.send(Message(Kind.OPEN, epoch, number))
         return opening
 
     def end(self, key: tuple[int, ...]) -> None:
-        """See `HeldWindows.end`; once for each window."""
+        """See `HeldWindows.end`; once for each window, when none samples in its graph."""
         (number,) = key
         self._opening.pop((self._buffer.epoch, number), None)
         self._buffer.send(Message(Kind.SHUT, self._buffer.epoch, number))
@@ -367,16 +387,30 @@ class RemoteWindows:
     async def run(self) -> None:
         """See `HeldWindows.run`; the service leases the rows."""
 
-    def opened(self, epoch: int, number: int) -> None:
+    def opened(self, message: Message) -> None:
         """The service has opened a window, which this rank may have ended meanwhile."""
-        opening = self._opening.pop((epoch, number), None)
-        if opening is not None and not opening.done():
-            opening.set_result(None)
+        opening = self._opening.pop((message.epoch, message.step), None)
+        if opening is None or opening.done():
+            return
+        match message.text:
+            case {"place": int(place), "sizes": list(sizes)} if 0 <= place < len(self.places):
+                opening.set_result(SharedGraph(self.places[place], sizes))
+            case text if text:
+                _fail(opening, error_from(text))
+            case _:
+                opening.set_result(None)
 
-    def fail(self) -> None:
+    def fail(self, error: BaseException) -> None:
         """No window will be opened any more."""
-        for epoch, number in list(self._opening):
-            self.opened(epoch, number)
+        while self._opening:
+            _, opening = self._opening.popitem()
+            if not opening.done():
+                _fail(opening, error)
+
+
+def _fail(opening: asyncio.Future[SharedGraph | None], error: BaseException) -> None:
+    opening.set_exception(error)
+    opening.exception()  # retrieved, because perhaps no batch waits for it
 
 
 class RemoteLease:

@@ -32,6 +32,7 @@ from gnndrive.host.group_buffer import GroupBuffer, check_share, table_classes
 from gnndrive.host.hello import Hello, Welcome, check_same_needs
 from gnndrive.host.messages import Kind, Message, ProtocolError, error_text
 from gnndrive.host.report import PAGE_CLIENTS, ClientReport, ServiceReport
+from gnndrive.host.window_graphs import WindowGraphs
 from gnndrive.host.wire import Wire, peer_credentials
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.store.reader import Store
@@ -283,7 +284,8 @@ class Service:
         classes = await self._graphs.read(table_classes, self.store, hello.buffer)
         buffer = await GroupBuffer.open(self.store, hello.buffer, classes)
         stages = Stages(extractors=hello.buffer.extractors, sweep=hello.buffer.sweep)
-        group = Group(hello.ranks, buffer.buffer, stages, buffer.counters)
+        graphs = WindowGraphs(buffer.load_graph) if buffer.graphs else None
+        group = Group(hello.ranks, buffer.buffer, stages, buffer.counters, graphs)
         return Ranks(hello, buffer, group, next(_numbers))
 
     def _enter_group(
@@ -308,7 +310,8 @@ class Service:
             raise
         ranks.clients.append(client)
         client.ranks, client.arena = ranks, arena
-        return settings.slots, [*(each.fd for each in ranks.buffer.slots), arena.fd]
+        slots, graphs = ranks.buffer.slots, ranks.buffer.graphs
+        return settings.slots, [each.fd for each in (*slots, arena, *graphs)]
 
     def leave(self, client: Client) -> None:
         """A client has left, or its connection has ended."""

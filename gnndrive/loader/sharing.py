@@ -20,11 +20,14 @@ import os
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.common.array_pool import Allocate
@@ -382,7 +385,16 @@ class HostBuffers(RankBuffers):
             arena = SharedMemory.attach(connection.take_fd(), shape.nbytes, writable=True)
             undo.callback(arena.close)
             self.buffer = RemoteBuffer(tables, Arena(shape, arena.array), connection.send)
+            self.buffer.windows.places = list(self._attach_places(undo))
             self._memory = undo.pop_all()
+
+    def _attach_places(self, undo: ExitStack) -> Iterator[npt.NDArray[np.uint8]]:
+        """The memories of the graphs of windows: the descriptors that are left."""
+        while self._connection.fds:
+            fd = self._connection.take_fd()
+            memory = SharedMemory.attach(fd, os.fstat(fd).st_size)
+            undo.callback(memory.close)
+            yield memory.array
 
     def stats(self) -> Counter[str]:
         """See `Buffers.stats`; of all ranks of this host together, with requests and bytes."""

@@ -59,11 +59,14 @@ def load_window(
         memory: for its arrays, at least `window_bytes_max`; None: memory of this process.
     """
     window = _Window(partitioned, partitions, k)
+    nodes, empty = window.num_nodes, len(window.empty)
     assert len(index_pointers) == partitioned.num_nodes + 1
-    sizes = _sizes(partitioned, window.num_nodes, len(window.empty), window.num_codes + 1)
     if memory is None:
+        sizes = _sizes(partitioned, nodes, empty, window.num_codes + 1)
         memory = np.frombuffer(private_map(sizes.nbytes, huge=True), np.uint8)
-    arrays = sizes.arrays_in(memory)
+        arrays = sizes.arrays_in(memory)
+    else:
+        arrays = _shared_sizes(partitioned).arrays_in(memory).first(nodes, empty)
     with partitioned.unchanged():
         window.write_new_ids(arrays.new_ids)
         arrays.empty[:] = window.empty
@@ -79,17 +82,22 @@ def attach_window(
     partitioned: Partitioned, partitions: Int32Array, memory: npt.NDArray[np.uint8],
     sizes: Sequence[int],
 ) -> WindowGraph:  # fmt: skip
-    """The graph that another process has loaded into `memory`; `sizes` are its `shared_sizes`."""
-    nodes, empty, room, edges = sizes
-    arrays = _sizes(partitioned, nodes, empty, room).arrays_in(memory)
+    """The graph that another process has loaded into `memory`; `sizes` are the graph's."""
+    nodes, empty, edges = sizes
+    arrays = _shared_sizes(partitioned).arrays_in(memory).first(nodes, empty)
     return _graph(partitioned, partitions, arrays, edges)
 
 
 def window_bytes_max(partitioned: Partitioned) -> int:
-    """Bytes of the memory that the graph of any window fits into, of which it touches a part."""
+    """Bytes of the memory that the graph of any window fits into. Its arrays lie in the same places
+    for each window, which touches a part of them."""
+    return _shared_sizes(partitioned).nbytes
+
+
+def _shared_sizes(partitioned: Partitioned) -> ArraySizes:
     codes = partitioned.num_edges + int(partitioned.static_bounds[-1])
     static = partitioned.num_static
-    return _sizes(partitioned, partitioned.num_nodes + static, static, codes + 1).nbytes
+    return _sizes(partitioned, partitioned.num_nodes + static, static, codes + 1)
 
 
 def _sizes(partitioned: Partitioned, nodes: int, empty: int, room: int) -> ArraySizes:

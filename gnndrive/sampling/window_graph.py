@@ -42,6 +42,13 @@ class WindowArrays(NamedTuple):
     indices: Int32Array
     positions: npt.NDArray[Any]
 
+    def first(self, nodes: int, empty: int) -> WindowArrays:
+        """The beginnings of the arrays, for a smaller window."""
+        return WindowArrays(
+            self.indptr[: nodes + 1], self.store_ids[:nodes], self.new_ids[:nodes],
+            self.keys[:nodes], self.empty[:empty], self.indices, self.positions,
+        )  # fmt: skip
+
 
 class ArraySizes(NamedTuple):
     """The sizes of `WindowArrays`: local ids, static nodes in the partitions, and edges that there
@@ -99,6 +106,8 @@ class WindowGraph(Topology):
         keys: those of `sort_keys`; None: they are made.
 
     Attributes:
+        sizes: those that another process needs to attach it: its local ids, static nodes in the
+            partitions, and edges.
         num_distinct: how many of its nodes differ; static ones in the partitions are once in it.
         nbytes: bytes of all arrays but `empty`.
     """
@@ -126,6 +135,7 @@ class WindowGraph(Topology):
         self._indptr, self._indices = indptr, indices
         self._local_bits = self.num_nodes.bit_length()
         self.num_distinct = self.num_nodes - len(empty)
+        self.sizes = self.num_nodes, len(empty), self.num_edges
         if keys is None:
             keys = sort_keys(store_ids, store_nodes, np.empty(len(store_ids), np.int64))
         self._keys = keys

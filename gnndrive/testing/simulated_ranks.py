@@ -24,6 +24,7 @@ from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import Group
 from gnndrive.host.messages import Message, ProtocolError
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable
+from gnndrive.host.window_graphs import WindowGraphs
 from gnndrive.pipeline.epoch import Counters, Epoch, EpochInputs, Feed
 from gnndrive.pipeline.output_queue import OutputEnded
 from gnndrive.pipeline.run import run_epoch
@@ -273,12 +274,15 @@ class SimulatedRanks:
         stages = scenario.stages
         places = places or stages.extracting_queue + stages.training_queue
         self.shared = Simulation(scenario, seed)
-        self.group = Group(range(count), self.shared.buffer, stages)
+        self.group = Group(range(count), self.shared.buffer, stages, graphs=self._graphs())
         self.ranks = [
             self.rank(self.shared, self.group, number, count, places, sampler)
             for number in range(count)
         ]
         self._begun: list[asyncio.Task[None]] = []
+
+    def _graphs(self) -> WindowGraphs | None:
+        return None
 
     def begin(self, epoch: int, limits: Mapping[int, int | None] | None = None) -> None:
         """Begin an epoch at all ranks that are alive; `limits`: rank → batches after which its user

@@ -7,16 +7,22 @@ leases, the batches' leases and the reads share one small feature buffer.
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from gnndrive.common.errors import StoreError
+from gnndrive.common.errors import ClosedError, StoreError
 from gnndrive.common.records import Int64Array, Sample, Seeds, TopologyChoice
+from gnndrive.host.remote_buffer import SharedGraph
+from gnndrive.host.window_graphs import PLACES, WindowGraphs
 from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
 from gnndrive.sampling.dealing import deal_windows, flat
+from gnndrive.sampling.rounds import STOPPED, StopToken
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
 from gnndrive.strategies.windows.feed import WindowFeed
@@ -63,12 +69,18 @@ class WindowedScenario(Scenario):
 
 
 class WindowRows(Topology):
-    """Stands for the graph of a window: it only knows the rows that the batches may need."""
+    """Stands for the graph of a window: it only knows the rows that the batches may need, those
+    that are not 0 in `there`, which ranks may share."""
 
     name = "simulated window"
 
-    def __init__(self, rows: Int64Array) -> None:
-        self.rows = rows
+    def __init__(self, there: npt.NDArray[np.uint8]) -> None:
+        self._there = there
+
+    @property
+    def rows(self) -> Int64Array:
+        """The rows, ascending, int64 [n]."""
+        return np.flatnonzero(self._there)
 
     @classmethod
     def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
@@ -152,11 +164,16 @@ class SimulatedWindows:
             for start in range(0, len(rows), scenario.in_chunk):
                 yield rows[start : start + scenario.in_chunk]
 
-    def graph(self, window: Window) -> WindowRows:
+    def graph(self, window: Window, shared: SharedGraph | None = None) -> WindowRows:
         """See `PartitionWindows.graph`."""
         if window.number == self._scenario.bad_window:
             raise StoreError("the lists of this window are damaged")
-        return WindowRows(np.union1d(self.rows(window), self._scenario.kept_rows))
+        if shared is not None:
+            return WindowRows(shared.memory)
+        there = np.zeros(self._scenario.file.row_count, np.uint8)
+        for rows in self.rows_of(window):
+            there[rows] = 1
+        return WindowRows(there)
 
     def stop(self) -> None:
         """See `PartitionWindows.stop`."""
@@ -196,9 +213,29 @@ class WindowedRank(Rank):
 
 
 class WindowedRanks(SimulatedRanks):
-    """Ranks that draw from the same windows, whose rows a group holds."""
+    """Ranks that draw from the same windows, whose rows and graphs a group holds."""
 
     rank = WindowedRank
 
-    def __init__(self, scenario: WindowedScenario, *rest: Any, **given: Any) -> None:
-        super().__init__(scenario.with_slots(), *rest, **given)
+    def __init__(self, scenario: WindowedScenario, seed: int, *rest: Any, **given: Any) -> None:
+        self._random = random.Random(f"{seed} graphs")
+        self._places = [np.zeros(scenario.file.row_count, np.uint8) for _ in range(PLACES)]
+        super().__init__(scenario.with_slots(), seed, *rest, **given)
+        for rank in self.ranks:
+            rank.buffer.windows.places = self._places
+
+    def _graphs(self) -> WindowGraphs:
+        return WindowGraphs(self._load_graph)
+
+    async def _load_graph(
+        self, place: int, rows: Sequence[range], stop: StopToken
+    ) -> Sequence[int]:
+        """A row at a time, so that a rank that samples there now gets another's rows."""
+        self._places[place][:] = 0
+        for each in rows:
+            for _ in range(self._random.choice([0, 1, 10])):
+                await asyncio.sleep(0)
+            if stop:
+                raise ClosedError(STOPPED)
+            self._places[place][each] = 1
+        return ()

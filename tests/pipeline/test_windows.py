@@ -8,6 +8,7 @@ import pytest
 
 from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.disk.engines.simulated import Faults
+from gnndrive.host.remote_buffer import SharedGraph
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.sampling.samplers.base import batch_key
@@ -95,10 +96,10 @@ async def test_the_seconds_of_windows(rows, monkeypatch):
     monkeypatch.setattr("gnndrive.strategies.windows.feed.perf_counter", lambda: now)
 
     class Slow(SimulatedWindows):
-        def graph(self, window: Window) -> WindowRows:
+        def graph(self, window: Window, shared: SharedGraph | None = None) -> WindowRows:
             nonlocal now
             now += 100
-            return super().graph(window)
+            return super().graph(window, shared)
 
     simulation = WindowedSimulation(WindowedScenario(rows), 3)
     simulation.windows = Slow(simulation.scenario, 3)

@@ -1,11 +1,11 @@
 """The windows of an epoch whose batches are sampled inside mega-batches (HierBatching §3).
 
 A window is a lease: its rows are prefetched through the feature buffer and stay in it until the
-window's last batch is released (`buffer/held_windows.py`, in the host service if ranks share the
-buffer). `PartitionWindows` says what belongs to a window, `WindowFeed` samples inside windows. One
-of its tasks opens them in order, each while the one before is trained on, and has a worker load the
-window's graph. The sample stage waits for the graph; a batch that finds a row missing loads it, as
-ever.
+window's last batch is released (`buffer/held_windows.py`). If ranks share the buffer, the host
+service holds the rows and loads the graphs. `PartitionWindows` says what belongs to a window,
+`WindowFeed` samples inside windows. One of its tasks opens them in order, each while the one before
+is trained on, and has a worker load or attach the window's graph. The sample stage waits for the
+graph; a batch that finds a row missing loads it, as ever.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.held_windows import HeldWindows, Key, chunks
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import IndexPointers, Int64Array, Seeds
-from gnndrive.host.remote_buffer import RemoteBuffer
+from gnndrive.host.remote_buffer import RemoteBuffer, SharedGraph
 from gnndrive.pipeline.epoch import Counters, Epoch
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.pipeline.workers import Workers
-from gnndrive.sampling.load_window import load_window
+from gnndrive.sampling.load_window import attach_window, load_window
 from gnndrive.sampling.rounds import StopToken
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
@@ -77,9 +77,13 @@ class PartitionWindows:
         np.subtract.at(found, home, np.diff(partitioned.static_bounds[: static + 1]))
         return found
 
-    def graph(self, window: Window) -> WindowGraph:
-        """In a worker thread: load the adjacency inside a window; ClosedError after `stop`."""
+    def graph(self, window: Window, shared: SharedGraph | None = None) -> WindowGraph:
+        """In a worker thread: load the adjacency inside a window, unless the service has; after
+        `stop` ClosedError."""
         assert window.partitions is not None
+        if shared is not None:
+            memory, sizes = shared.memory, shared.sizes
+            return attach_window(self._partitioned, window.partitions, memory, sizes)
         return load_window(
             self._partitioned, self._index_pointers, window.partitions, self._static, self._stop
         )
@@ -94,14 +98,16 @@ class _Source(Protocol):
 
     def windows(self) -> Iterator[Window]: ...
     def rows_of(self, window: Window) -> Iterable[range]: ...
-    def graph(self, window: Window) -> Topology: ...
+    def graph(self, window: Window, shared: SharedGraph | None) -> Topology: ...
     def stop(self) -> None: ...
 
 
 class _Rows(Protocol):
-    """Holds the rows of windows: `HeldWindows`, or the host service's."""
+    """Holds the rows of windows: `HeldWindows`, or the host service's, which may have graphs."""
 
-    def open(self, key: Key, rows: Iterable[range]) -> asyncio.Future[None]: ...
+    @property
+    def has_graphs(self) -> bool: ...
+    def open(self, key: Key, rows: Iterable[range]) -> asyncio.Future[Any]: ...
     def end(self, key: Key) -> None: ...
     async def run(self) -> None: ...
 
@@ -159,6 +165,9 @@ class WindowFeed(SampledFeed):
 
     def close(self) -> None:
         """See `Feed.close`."""
+        if self._rows is not None:  # here, because no worker samples in their graphs any more
+            for number in self._live:
+                self._rows.end((number,))
         self._graphs.clear()
         self._live.clear()
         self._rows = None
@@ -196,8 +205,6 @@ class WindowFeed(SampledFeed):
                 await self._no_more_than(0)
                 holding.cancel()
         finally:
-            for number in self._live:
-                rows.end((number,))
             for graph in self._graphs.values():
                 if not graph.done():
                     graph.set_exception(ClosedError("the epoch has ended"))
@@ -222,8 +229,10 @@ class WindowFeed(SampledFeed):
         started = perf_counter()
         live = self._live[window.number] = _Live(window.count)
         async with asyncio.TaskGroup() as group:
-            loading = group.create_task(self._load_graph(window))
-            await rows.open((window.number,), self._source.rows_of(window))
+            opening = rows.open((window.number,), self._source.rows_of(window))
+            shared = opening if rows.has_graphs else None
+            loading = group.create_task(self._load_graph(window, shared))
+            await asyncio.wait([opening])
         live.opened = perf_counter()
         live.load_s = live.opened - started
         self._counters.windows += 1
@@ -238,8 +247,11 @@ class WindowFeed(SampledFeed):
             graph.set_exception(loaded)
             graph.exception()  # retrieved, because perhaps no batch waits for it
 
-    async def _load_graph(self, window: Window) -> Topology | Exception:
+    async def _load_graph(
+        self, window: Window, opening: asyncio.Future[SharedGraph | None] | None
+    ) -> Topology | Exception:
         try:
-            return await self._workers.run(self._source.graph, window)
+            shared = None if opening is None else await opening
+            return await self._workers.run(self._source.graph, window, shared)
         except Exception as error:
             return error

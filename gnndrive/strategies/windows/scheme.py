@@ -323,7 +323,9 @@ class PlannedWindows(Slots):
         """See `Part`."""
         item = partial(Item, life=Life.EPOCH, during=Phase.EXTRACTION)
         which = "two windows" if self.sizes.windows > 1 else "the window"
-        yield item("window graphs", self.graph_bytes, f"neighbours inside {which}", use=Use.GRAPH)
+        why = f"neighbours inside {which}"
+        graphs = partial(item, life=Life.BUFFER) if shape.shared else item  # a service's memories
+        yield graphs("window graphs", self.graph_bytes, why, Owner.BUFFER, use=Use.GRAPH)
         held = HELD_BYTES * (self.slots + self.static)  # both windows hold the static rows
         held += READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
         why = "which rows whole windows use"
