@@ -83,14 +83,17 @@ class WindowGraphs:
         for key, graph in sorted(self._live.items()):
             if graph.loading is not None or graph.told.done():
                 continue
-            used = self._places.values()
-            if len(used) < PLACES:
+            if len(self._places) < PLACES:
                 place = min(set(range(PLACES)) - self._places.keys())
                 self._places[place] = graph
                 loading = self._load_into(place, graph)
                 graph.loading = asyncio.get_running_loop().create_task(loading)
-            elif all(key < each.key and not each.ended for each in used):
+            elif self._all_wait_for(key):
                 graph.told.set_result({})
+
+    def _all_wait_for(self, key: Key) -> bool:
+        """Whether younger windows, which end after this one, have all places."""
+        return all(key < each.key and not each.ended for each in self._places.values())
 
     async def _load_into(self, place: int, graph: _Graph) -> None:
         text: Mapping[str, Any]

@@ -13,6 +13,7 @@ from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import Group
 from gnndrive.host.messages import Kind, Message, ProtocolError
+from gnndrive.host.window_graphs import WindowGraphs
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 
@@ -86,12 +87,13 @@ class SpokenRank:
 
 @asynccontextmanager
 async def group_of(
-    rows: TableFile, *ranks: int, slots: int = 16, **given: Any
-) -> AsyncIterator[tuple[Simulation, Group]]:
+    rows: TableFile, *ranks: int, slots: int = 16, graphs: WindowGraphs | None = None,
+    **given: Any,
+) -> AsyncIterator[tuple[Simulation, Group]]:  # fmt: skip
     """A group of `ranks`; at its end every slot of the buffer must be free or on standby."""
     simulation = Simulation(Scenario(rows, slots=slots, **given), seed=0)
     stages = simulation.scenario.stages
-    group = Group(ranks, simulation.buffer, stages, simulation.buffer.stats)
+    group = Group(ranks, simulation.buffer, stages, simulation.buffer.stats, graphs)
     yield simulation, group
     for member in list(group.members.values()):
         group.leave(member, lost=False)

@@ -322,7 +322,7 @@ def test_memory_is_freed_in_another_thread(serve, hello, monkeypatch):
 
     monkeypatch.setattr(FeatureBuffer, "verify", recorded(FeatureBuffer.verify))
     monkeypatch.setattr(HostMemory, "close", recorded(HostMemory.close))
-    monkeypatch.setattr(GroupBuffer, "_close_slots", recorded(GroupBuffer._close_slots))
+    monkeypatch.setattr(GroupBuffer, "_close_shared", recorded(GroupBuffer._close_shared))
     client.close()
     serving.call(serving.service.aclose)
     assert len(threads) == 3

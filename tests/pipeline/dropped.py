@@ -28,6 +28,7 @@ from gnndrive.exchange.share import Asker
 from gnndrive.host.group import Group
 from gnndrive.host.messages import Kind, Message
 from gnndrive.host.turns import Turns
+from gnndrive.host.window_graphs import WindowGraphs
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.pipeline import extract
 from gnndrive.pipeline import run as epoch_run
@@ -671,3 +672,8 @@ def drop_giving_back_for_an_older_window(patch: Patch) -> None:
 def drop_waiting_for_the_older_window(patch: Patch) -> None:
     """18: the batches of a window that lacks rows are sampled beside those of the older one."""
     patch.setattr(_Held, "lacks_rows", False)
+
+
+def drop_graphs_of_its_own(patch: Patch) -> None:
+    """22: a window's graph waits for a place although younger windows have all of them."""
+    patch.setattr(WindowGraphs, "_all_wait_for", lambda graphs, key: False)

@@ -112,6 +112,7 @@ RULES = [
         18, dropped.drop_waiting_for_the_older_window, scenarios.windows_in_any_order,
         (19, 20),
     ),
+    Rule(22, dropped.drop_graphs_of_its_own, whole_epochs, (39, 75), error=Deadlock),
     Rule(0, dropped.drop_commit_behind_the_scatter, scenarios.many_batches, **WRONG),
     Rule(0, dropped.drop_staging_behind_the_scatter, scenarios.many_batches, (1, 4), **WRONG),
     Rule(0, dropped.drop_release_behind_the_gathers_copy, scenarios.many_batches, (5, 9), **WRONG),

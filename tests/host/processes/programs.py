@@ -594,12 +594,12 @@ def leave_child(rank: Rank) -> None:
     os._exit(0)
 
 
-def service_dies(rank: Rank, store: str, at: int) -> dict[str, Any]:
+def service_dies(rank: Rank, store: str, at: int, **arguments: Any) -> dict[str, Any]:
     def kill_service() -> None:
         [service] = services()
         os.kill(service, signal.SIGKILL)
 
-    with loader(store, **SMALL) as made:
+    with loader(store, **SMALL, **arguments) as made:
         found = epoch(made, at, kill_service if rank.number == 0 else None)
         found["again"] = error_of(lambda: next(iter(made)))
     return found

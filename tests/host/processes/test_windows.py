@@ -1,6 +1,7 @@
 """Ranks that draw from the same windows get one process's batches, and read rows once."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +48,8 @@ def test_ranks_share_the_rows_of_windows(run, windows, world):
             rows = one.stats()["rows_loaded"]
         for each in found:
             assert each["engine"] == "host service"
-            assert each["copies"]["feature buffer"] == each["copies"]["held rows"] == 1
+            once = ("feature buffer", "held rows", "window graphs")
+            assert [each["copies"][item] for item in once] == [1, 1, 1]
             assert each["rows"][0] == rows < each["rows"][1] <= 2 * rows
 
 
@@ -71,3 +73,18 @@ def test_a_rank_that_is_killed_is_an_error_at_the_other(run, windows, victim):
     found = ended.results[1 - victim]
     assert found["error"].startswith(f"PeerError: rank {victim} has died or was killed")
     assert found["again"].startswith(("RuntimeError: ", "PeerError: "))
+
+
+def test_the_service_is_killed_or_cannot_read_a_graph(run, windows, tmp_path):
+    given = {name: value for name, value in WINDOWS.items() if name != "batch_size"}
+    given["input_nodes"] = list(range(0, 700, 5))
+    for found in run("service_dies", 2, store=str(windows.path), at=9, **given).results:
+        assert found["error"].startswith("HostServiceError: the host service has ended, or was")
+    store = make_store(make_graph(), tmp_path)
+    (codes,) = Path(store.path).glob("partitioned/*/indices.npy")
+    with codes.open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\xff" * 4)
+    ended = run("one_ends", 2, store=str(store.path), victim=2, at=0, how="", **given)
+    for found in ended.results:
+        assert f"StoreError: {codes} has the code -1" in found["error"]
