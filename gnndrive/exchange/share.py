@@ -2,8 +2,9 @@
 
 A `Group` of the host service extracts what the ranks ask for, in the order of their turns. Once a
 batch's rows are valid they are copied, the slots are released, and the copies are sent: no lease
-waits until a rank takes its rows. The share stays when this rank's epoch has ended, because the
-others go on.
+waits until a rank takes its rows. Batches of all ranks together hold slots as those of one process
+would, `Stages.training_queue` at a time, so that W buffers load what one of their size does. The
+share stays when this rank's epoch has ended, because the others go on.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Share:
             for name, table in buffer.tables.items()
         }
         self.copies = {name: each for name, each in made.items() if each is not None}
-        self.group = Group(range(world), buffer, stages)
+        self.group = Group(range(world), buffer, stages, most=stages.training_queue)
         self.foreseen, self._epoch, self._end = tuple(foreseen), -1, 0
         self._uses = SharedUses(world, {name: buffer.tables[name].rows for name in foreseen})
         self._early: list[tuple[int, Message, Sequence[Codes]]] = []  # of epochs yet to begin
@@ -222,6 +223,7 @@ class Asker:
             return
         key = message.epoch, message.step
         self._copying.add(key)
+        self._share.group.training.reserve_now(1)  # the place that it has just left
         task = asyncio.get_running_loop().create_task(self._send_rows(key))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -246,6 +248,7 @@ class Asker:
             rows.clear()
         self._copying.discard(key)
         self._share.group.handle(self._member, Message(Kind.RELEASE, *key))
+        self._share.group.training.give_back()
         if self._lost is None:
             if key in self._given_up:
                 self._given_up.discard(key)

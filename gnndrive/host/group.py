@@ -100,7 +100,8 @@ class Member:
 
 class Group:
     """The ranks of one loader on this host, which take turns from the start, and their feature
-    buffer; `read_counters` returns what `COUNTERS` names. `graphs` None: ranks have their own.
+    buffer; `read_counters` returns what `COUNTERS` names. `graphs` None: ranks have their own. At
+    most `most` batches are extracted or wait for `Member.send`; None: as many as find slots.
 
     Attributes:
         extracting, training, picking, counters, together: see `pipeline.extract.Extracting`.
@@ -112,11 +113,12 @@ class Group:
     def __init__(
         self, ranks: Iterable[int], buffer: FeatureBuffer, stages: Stages,
         read_counters: Callable[[], Mapping[str, int]] = dict, graphs: WindowGraphs | None = None,
+        most: int | None = None,
     ) -> None:  # fmt: skip
         self.ranks = tuple(sorted(ranks))
         self.buffer, self.stages, self.counters = buffer, stages, Counters()
         self.extracting: Turns[Sampled | Failed] = Turns(self.ranks)
-        self.training: Channel[Extracted | Failed] = Channel(None, ordered=False)
+        self.training: Channel[Extracted | Failed] = Channel(most, ordered=False)
         self.picking = asyncio.Lock()
         self.members: dict[int, Member] = {}
         self._read_counters = read_counters

@@ -99,6 +99,11 @@ class Channel(Source[Item]):
         assert self.room >= count
         self.reserved += count
 
+    def give_back(self) -> None:
+        """Free a reserved place for which no item will be put."""
+        self.reserved -= 1
+        self._wake_waiters()
+
     def put(self, index: int, item: Item) -> None:
         """Put the item of batch `index`, whose place was reserved before; never waits."""
         self._items[index if self.ordered else self._arrived] = item

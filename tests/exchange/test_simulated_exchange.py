@@ -99,16 +99,26 @@ def test_ranks_that_close_after_the_same_batch(rows, seeds, kind):  # noqa: F811
         run(main(seed))
 
 
-def test_owners_use_what_ranks_know(rows, monkeypatch):  # noqa: F811
-    """With Belady's rule they load fewer rows than if they knew of announced batches alone."""
-    scenario = Scenario(rows, slots=40, batches=80, superbatch=40, policy=Belady())
+def loads(rows, world):  # noqa: F811
+    """The rows that so many ranks load, of 80 batches, with 80 slots in all and Belady's rule."""
+    scenario = Scenario(rows, slots=80 // world, batches=80, superbatch=40, policy=Belady())
 
-    async def loads(seed):
-        async with simulated_ranks(scenario, seed, 2, kind=SimulatedExchange) as simulated:
+    async def main(seed):
+        async with simulated_ranks(scenario, seed, world, kind=SimulatedExchange) as simulated:
             simulated.begin(0)
             await simulated.end()
             return sum(rank.own.buffer.stats()["loads"] for rank in simulated.ranks)
 
-    told = sum(run(loads(seed)) for seed in range(5))
+    return sum(run(main(seed)) for seed in range(5))
+
+
+def test_owners_use_what_ranks_know(rows, monkeypatch):  # noqa: F811
+    """They load fewer rows than if they knew of announced batches alone."""
+    told = loads(rows, 2)
     monkeypatch.setattr(Share, "foresee", lambda *told: None)
-    assert told < 0.9 * sum(run(loads(seed)) for seed in range(5))  # 1,586 and 1,871
+    assert told < 0.9 * loads(rows, 2)  # 1,582 and 1,871
+
+
+def test_owners_load_what_one_buffer_would(rows):  # noqa: F811
+    """Batches of all ranks hold no more slots at a time than those of one."""
+    assert loads(rows, 4) < 1.09 * loads(rows, 1)  # 1,668 and 1,571; 1,770 with a queue a rank
