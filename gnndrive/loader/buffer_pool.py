@@ -148,7 +148,7 @@ class BufferPool(Buffers):
             except ConfigError:  # the memory is fragmented, or another process has taken it
                 free_bytes = free_bytes * 9 // 10
         self.settings = replace(settings, after_warm_up=None)
-        if any(table.evicted for table in old.tables):
+        if any(table.evicted or table.kept for table in old.tables):
             await self.close()  # the next one has the same slots, and a host level below them
 
     async def replace_plan(self, settings: RuntimeSettings) -> None:
@@ -233,9 +233,10 @@ class BufferPool(Buffers):
             classes = exchange.classes(plan.name, classes)
             lowest = partial(exchange.tier, plan.name)
         try:
-            # Not in a warm-up: pinning gigabytes takes seconds, and few rows have left by its end.
-            if plan.evicted and self.settings.after_warm_up is None:
-                evicted = memory.evicted(plan.evicted)
+            # Not in a warm-up: pinning and filling gigabytes takes seconds, for a few batches.
+            beside = plan.evicted or plan.kept
+            if beside and self.settings.after_warm_up is None:
+                evicted = memory.evicted(beside)
             # The strategy's chain of tiers, of which this is the highest.
             context = TierContext(
                 self._layouts[plan.name], self._engine, None, plan.rows, plan.row_bytes,

@@ -3,6 +3,7 @@
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from torch_geometric.nn.models import GraphSAGE
 
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.disk.tiers import host_rows
 from gnndrive.strategies import STRATEGIES
 from tests.given import moved
 from tests.gpu.test_loader import DEVICE, same, the_way  # noqa: F401
 from tests.loader.diskgnn.conftest import ARGUMENTS as REPLAYED
-from tests.loader.diskgnn.packs import SEED, make_pack
+from tests.loader.diskgnn.packs import SEED, make_pack, reads_no_kept_rows
 from tests.loader.hetero.graph import make_data as make_types
 from tests.loader.windows.stores import ARGUMENTS as WINDOWED
 from tests.loader.windows.stores import MARIUS, make_graph, make_store
@@ -36,7 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "ali+pg": THIRD | {"strategy": "ali+pg"},
     "lsm-gnn": THIRD | {"strategy": "lsm-gnn", "superbatch": 6, "sweep": 1},
     "diskgnn": PACK | {"device_memory": "1MB"},
-    "diskgnn, rows on the host": PACK | {"device_memory": "120KB"},
+    "diskgnn, rows on the host": PACK | {"device_memory": "80KB"},
     "hierbatching": WINDOWED,
     "marius": WINDOWED | MARIUS,
     "labor": THIRD | {"sampling": "labor", "batch_dependency": 5},
@@ -124,6 +126,20 @@ def test_rows_that_left_the_gpu_are_read_once(stores: Stores, kind: str) -> None
         assert stats["rows_taken_back"] > 0
         assert read <= sum(table.rows for table in plan.tables)
         assert all(table.held == table.rows for table in plan.tables)
+
+
+def test_hot_rows_beside_the_gpu_are_read_once(stores: Stores, monkeypatch: Any) -> None:
+    """A GPU that reads pinned memory itself takes them where they lie; else a thread copies."""
+    spread = Mock(wraps=host_rows.spread_rows)
+    monkeypatch.setattr(host_rows, "spread_rows", spread)
+    kind, more = "diskgnn, rows on the host", {"device_memory": None, "memory": "100MB"}
+    with loader_of(stores, kind, **more) as here, loader_of(stores, kind, device=DEVICE) as there:
+        with reads_no_kept_rows(there):
+            there.set_epoch(0)
+            for _ in range(2):
+                same(here, there)
+        driver: Any = there._runtime.device.driver  # type: ignore[union-attr]
+        assert spread.called is not driver.reads_pinned
 
 
 def test_inference(stores: Stores, tmp_path: Path) -> None:

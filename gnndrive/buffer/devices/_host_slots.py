@@ -133,6 +133,9 @@ class CopiesOfSlots:
         )  # fmt: skip
         return already_done
 
+    def wait(self) -> None:
+        """See `EvictedRows.wait`."""
+
     def close(self) -> None:
         """See `EvictedRows.close`."""
         self._slots = self.rows = np.empty((0, 0), np.uint8)

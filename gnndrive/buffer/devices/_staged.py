@@ -245,7 +245,7 @@ class StagedMemory(SlotMemory):
 
 
 class StagedVictims:
-    """Pinned host memory for `places` rows that leave `slots`; an `EvictedRows`.
+    """Pinned host memory for `places` rows beside `slots`; an `EvictedRows`.
 
     Args:
         slots: uint8 [slots, row_bytes], on the device.
@@ -258,7 +258,7 @@ class StagedVictims:
         self.read_in_place = driver.reads_pinned
         self._row_bytes = row_bytes
         self._limited = partial(
-            rows_limited, "pinned memory for what leaves the GPU,", places, row_bytes,
+            rows_limited, "pinned memory beside the GPU for", places, row_bytes,
             "memory= or victim_buffer=",
         )  # fmt: skip
         with self._limited():
@@ -268,10 +268,17 @@ class StagedVictims:
     def copy_out(self, slots: Int32Array, places: Int32Array) -> Fence:
         """See `EvictedRows.copy_out`; waits until the places are pinned, and raises a ConfigError
         if they cannot be."""
-        with self._limited():
-            self._wait((int(places.max()) + 1) * self._row_bytes)
+        self._wait_for(int(places.max()) + 1)
         event = self._driver.copy_out(self._slots, self.rows, np.stack([slots, places]))
         return partial(self._driver.wait, event)
+
+    def wait(self) -> None:
+        """See `EvictedRows.wait`."""
+        self._wait_for(len(self.rows))
+
+    def _wait_for(self, places: int) -> None:
+        with self._limited():
+            self._wait(places * self._row_bytes)
 
     def close(self) -> None:
         """See `EvictedRows.close`."""

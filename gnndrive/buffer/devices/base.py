@@ -108,8 +108,8 @@ class SlotMemory(ABC):
         return *self.gather(alias, dtype, row_shape), Gathering(len(alias))
 
     def evicted(self, places: int) -> EvictedRows | None:
-        """Allocate host memory for `places` rows, into which rows can be copied out of slots. None:
-        `gather` copies them to host memory.
+        """Allocate host memory for `places` rows beside the slots, into which rows of these can be
+        copied. None: the slots are in host memory, and `gather` copies rows there.
 
         Raises:
             ConfigError: there is not that much memory.

@@ -39,7 +39,8 @@ class Fetch(Protocol):
 
 
 class EvictedRows(Protocol):
-    """Host memory into which a device copies rows out of its slots; `SlotMemory.evicted` makes it.
+    """Host memory for rows beside a device's slots, into which it copies rows out of these;
+    `SlotMemory.evicted` makes it. Other rows may be read into it.
 
     Attributes:
         rows: uint8 [places, row_bytes].
@@ -68,6 +69,15 @@ class EvictedRows(Protocol):
         """
         ...
 
+    def wait(self) -> None:
+        """Block this thread until the device can read all of `rows`, which it can once they are
+        pinned.
+
+        Raises:
+            ConfigError: they cannot be pinned.
+        """
+        ...
+
     def close(self) -> None:
         """Free the memory, after all copies; before the slots' memory is closed."""
         ...
@@ -85,7 +95,8 @@ class TierContext:
         row_bytes: bytes of one row.
         kept: the rows that a tier of host memory keeps: from the first to the second number. A tier
             that chooses itself keeps as many.
-        evicted: where a tier may keep rows that leave the slots; the tier closes it. None: nowhere.
+        evicted: where a tier keeps rows that leave the slots, or the rows `kept`; the tier closes
+            it. None: nowhere beside the slots, which are in host memory, or not yet.
         table: the name of the table.
         classes: the class of each row, uint8 [rows], by which rows leave the slots; None: by other
             things alone.

@@ -2,7 +2,8 @@
 
 For strategies whose hottest rows are known (DiskGNN §4.2): the hottest stay on the device, the next
 ones here, and only the others are read. The rows are read once, beginning with the first fetch;
-until all of them are there, fetches bring them from the tier below.
+until all of them are there, fetches bring them from the tier below. A device that reads pinned
+memory itself scatters them from here, for others a thread copies them to the landing.
 
 When not to use it: for a feature buffer in host memory, which holds its rows itself.
 """
@@ -15,43 +16,47 @@ from typing import Self
 
 import numpy as np
 
-from gnndrive.common.array_pool import keep_from_children, private_map
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import Int32Array, Int64Array, Landing
+from gnndrive.common.records import Int32Array, Int64Array, Landing, PinnedRows
 from gnndrive.disk.tiers._copied import CopiedFetch, begin_copy, spread_rows, start_thread
-from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
+from gnndrive.disk.tiers.base import EvictedRows, Fetch, Tier, TierContext
 
 PART_ROWS = 1 << 18  # rows that are read at a time, because planning a read takes memory
 
 
 class HostRows(Tier):
-    """Keeps the rows [first, end) in host memory; `below` has all rows."""
+    """Keeps the rows [first, end) in host memory.
+
+    Args:
+        below: the tier that has all rows.
+        memory: where they are kept, with a place for each; the tier closes it. None: nothing is
+            kept.
+    """
 
     name = "host-rows"
 
-    def __init__(self, below: Tier, first: int, end: int, row_bytes: int) -> None:
-        self.path, self._below = below.path, below
-        self.first, self.end, self.row_bytes = first, end, row_bytes
+    def __init__(self, below: Tier, first: int, end: int, memory: EvictedRows | None) -> None:
+        self.path, self._below, self._memory = below.path, below, memory
+        self.first, self.end = first, end
         self._filling: asyncio.Task[None] | None = None
         self._valid = np.zeros(end - first, np.bool_)
         self._part: Fetch | None = None  # what the filling task waits for
+        self._pinned: asyncio.Future[None] | None = None  # done when the device can read the rows
         self._full = self._closed = False
-        self._map = private_map((end - first) * row_bytes) if end > first else None
-        if self._map is None:
-            return
-        keep_from_children(self._map)
-        self._thread = start_thread("gnndrive-host-rows")
+        if memory is not None:
+            self._thread = start_thread("gnndrive-host-rows")
 
     @classmethod
     def make(cls, context: TierContext) -> Self:
         """See `Tier.make`."""
         if context.below is None:
             raise ConfigError("the tier 'host-rows' needs one below it: name it above 'disk'")
-        return cls(context.below, *context.kept, context.row_bytes)
+        return cls(context.below, *context.kept, context.evicted)
 
     def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
         """See `Tier.fetch`."""
-        if self._map is None:
+        memory = self._memory
+        if memory is None:
             return self._below.fetch(rows, places, landing)
         if not self._full:
             if self._filling is None or self._filling.done():
@@ -59,18 +64,21 @@ class HostRows(Tier):
             return self._below.fetch(rows, places, landing)
         here = (rows >= self.first) & (rows < self.end)
         here[here] = self._valid[rows[here] - self.first]
-        kept, served, memory = rows[here] - self.first, places[here], self._landing()
+        if not here.any():
+            return self._below.fetch(rows, places, landing)
+        kept, served, pinned = rows[here] - self.first, places[here], None
+        if memory.read_in_place:
+            pinned = PinnedRows(memory.rows, kept.astype(np.int32))
+            if self._pinned is None:
+                self._pinned = begin_copy(self._thread, memory.wait)
         rest = self._below.fetch(rows[~here], places[~here], landing)
-        if not len(kept):
-            return rest
-        copied = begin_copy(self._thread, self._copy, memory, kept, served, landing)
+        if self._pinned is not None:
+            return CopiedFetch(served, self._pinned, rest, pinned)
+        copied = begin_copy(
+            self._thread, spread_rows, memory.rows.ctypes.data, memory.rows.shape[1], kept, served,
+            landing,
+        )  # fmt: skip
         return CopiedFetch(served, copied, rest)
-
-    def _copy(
-        self, memory: Landing, kept: Int64Array, served: Int32Array, landing: Landing
-    ) -> None:
-        """Copy rows of this tier; the reference to `memory` keeps it, also after `aclose`."""
-        spread_rows(memory.address, self.row_bytes, kept, served, landing)
 
     async def aclose(self) -> None:
         """See `Tier.aclose`; ends the filling, waits for copies, and frees the rows."""
@@ -79,15 +87,16 @@ class HostRows(Tier):
             self._part.cancel()
         if self._filling is not None and not self._filling.done():
             await asyncio.wait([self._filling])
-        if self._map is not None:
-            self._map = None
+        if self._memory is not None:
+            memory, self._memory = self._memory, None
             self._thread.shutdown()
+            memory.close()
         await self._below.aclose()
 
     def _landing(self) -> Landing:
-        assert self._map is not None
-        memory = np.frombuffer(self._map, np.uint8)
-        return Landing(memory.ctypes.data, self.row_bytes, True, memory)
+        assert self._memory is not None
+        rows = self._memory.rows
+        return Landing(rows.ctypes.data, rows.shape[1], True, rows)
 
     async def _fill(self) -> None:
         """Bring all kept rows by parts; after a cancellation or an error a later fetch goes on. A

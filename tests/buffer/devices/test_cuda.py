@@ -423,7 +423,7 @@ def test_gigabytes_that_cannot_be_pinned_are_an_error_with_a_remedy(gpus, driver
     slots, _ = fill(driver)
     gpus.host.registered_bytes_max = 100
     victims = StagedVictims(driver, slots, SLOTS)
-    with pytest.raises(ConfigError, match=r"leaves the GPU, 64 rows .*of memory.*: ask for less"):
+    with pytest.raises(ConfigError, match=r"GPU for 64 rows .*of memory.*: ask for less"):
         victims.copy_out(EVERY, EVERY)
     victims.close()
     if driver.reads_pinned:

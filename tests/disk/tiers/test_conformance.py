@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnndrive.buffer.devices._host_slots import CopiesOfSlots
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common import plugins
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.engines.simulated import Simulated
-from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
+from gnndrive.disk.tiers.base import EvictedRows, Fetch, Tier, TierContext
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.faults import NOISE, Faults, simulated
 from gnndrive.testing.loop import run
@@ -44,9 +45,16 @@ class PromptPeer(Peer):
 
 # Tiers that the standard context, over the disk, does not make: a function of it gives theirs.
 CONTEXTS: dict[str, Callable[[TierContext], TierContext]] = {
-    "host-rows": lambda given: replace(given, kept=(40, 90)),
+    "host-rows": lambda given: replace(given, kept=(40, 64), evicted=kept_rows(given)),
     "from-peer": lambda given: replace(given, kept=(0, 25), opened=PromptPeer(given)),
 }
+
+
+def kept_rows(given: TierContext) -> EvictedRows:
+    """Memory for 24 rows."""
+    return given.evicted or CopiesOfSlots(np.empty((1, given.row_bytes), np.uint8), 24)
+
+
 ALL = [*plugins.names("tiers"), Keeping, FromPeer]
 ROWS = 300
 ROW_BYTES = 1024
@@ -235,7 +243,8 @@ def errors_name_the_file(kind: type[Tier], folder: Path) -> None:
 
 
 def epochs_deliver_every_row(kind: type[Tier], folder: Path) -> None:
-    """In the pipeline, with slots just enough for the largest batch, on both devices."""
+    """In the pipeline, with slots just enough for the largest batch, on a host, and on devices that
+    read staging alone, or any pinned memory."""
     file = write_told_rows(folder / "rows", ROWS, 64)
 
     async def epochs(device: str, seed: int) -> None:
@@ -254,7 +263,7 @@ def epochs_deliver_every_row(kind: type[Tier], folder: Path) -> None:
             await running
         await simulation.close()
 
-    for seed, device in enumerate(("host", "simulated-cuda")):
+    for seed, device in enumerate(("host", "simulated-cuda", "simulated-cuda")):
         run(epochs(device, seed))
 
 

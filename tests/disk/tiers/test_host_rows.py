@@ -6,13 +6,14 @@ import asyncio
 import errno
 import gc
 import threading
-import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gnndrive.buffer.devices._host_slots import CopiesOfSlots
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.tiers import host_rows
 from gnndrive.disk.tiers._copied import spread_rows
@@ -81,12 +82,31 @@ class _Answer:
         self._cancelled.set()
 
 
+class Kept(CopiesOfSlots):
+    """The memory of kept rows.
+
+    Attributes:
+        pinned: set once the device can read it.
+        error: raised instead.
+    """
+
+    def __init__(self, read_in_place: bool) -> None:
+        super().__init__(np.zeros((1, ROW_BYTES), np.uint8), END - FIRST)
+        self.read_in_place, self.pinned = read_in_place, threading.Event()
+        self.error: Exception | None = None
+
+    def wait(self) -> None:
+        self.pinned.wait()
+        if self.error is not None:
+            raise self.error
+
+
 class Bench:
     """The tier, and slots for all rows."""
 
-    def __init__(self) -> None:
-        self.below = Below()
-        self.tier = HostRows(self.below, FIRST, END, ROW_BYTES)
+    def __init__(self, read_in_place: bool = False) -> None:
+        self.below, self.kept = Below(), Kept(read_in_place)
+        self.tier = HostRows(self.below, FIRST, END, self.kept)
         memory = np.zeros((ROWS, ROW_BYTES), np.uint8)
         landing = Landing(memory.ctypes.data, ROW_BYTES, True, memory)
         self.rows = Rows(CONTENT, memory, landing)
@@ -126,15 +146,19 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.go, self.thread = threading.Event(), threading.Event(), 0
-        real = HostRows._copy
 
-        def copy(tier: HostRows, *arguments: Any) -> None:
+        def copy(*arguments: Any) -> None:
             self.thread = threading.get_ident()
             self.began.set()
             self.go.wait()
-            real(tier, *arguments)
+            spread_rows(*arguments)
 
-        monkeypatch.setattr(HostRows, "_copy", copy)
+        monkeypatch.setattr(host_rows, "spread_rows", copy)
+
+
+async def follow(fetch: Fetch, stretches: list[Stretch]) -> None:
+    async for stretch in fetch:
+        stretches.append(stretch)
 
 
 async def some_turns() -> None:
@@ -194,9 +218,8 @@ def test_closing_frees_the_rows_and_the_thread() -> None:
         bench = Bench()
         await bench.fill()
         (thread,) = bench.tier._thread._threads
-        memory = weakref.ref(bench.tier._map)
         await bench.tier.aclose()
-        assert memory() is None
+        assert not bench.kept.rows.size
         assert not thread.is_alive()
         await bench.tier.aclose()
         assert bench.below.closed == 2
@@ -219,11 +242,57 @@ def test_closing_ends_the_filling(monkeypatch: pytest.MonkeyPatch) -> None:
         await some_turns()
         parts = bench.below.asked[1:]
         assert 0 < len(parts) < 4, "the filling waits"
+        filling, real = bench.tier._filling, bench.kept.close
+
+        def close() -> None:
+            assert filling is not None
+            assert filling.done(), "the disk may still write"
+            real()
+
+        monkeypatch.setattr(bench.kept, "close", close)
         await bench.tier.aclose()
+        assert not bench.kept.rows.size
         assert bench.below.asked[1:] == parts
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(main())
+
+
+async def test_a_device_reads_rows_where_they_are_once_they_are_pinned() -> None:
+    """No thread copies them, and the disk does not read them again."""
+    bench = Bench(read_in_place=True)
+    await bench.bring_and_wait()
+    for pinned in (False, True):
+        stretches: list[Stretch] = []
+        following = asyncio.ensure_future(follow(bench.fetch(), stretches))
+        if not pinned:
+            await some_turns()
+            assert not stretches
+            bench.kept.pinned.set()
+        await following
+        first, second = stretches
+        assert first.slots.tolist() == [*range(FIRST, END)]
+        assert first.pinned is not None
+        assert first.pinned.rows.dtype == np.int32
+        assert np.array_equal(first.pinned.memory[first.pinned.rows], CONTENT[FIRST:END])
+        assert second.slots.tolist() == bench.below.asked[-1] == [*range(FIRST), *range(END, ROWS)]
+        assert not bench.rows.memory[FIRST:END].any()
+    await bench.tier.aclose()
+
+
+async def test_rows_that_cannot_be_pinned_are_an_error_of_the_fetch_that_needs_them() -> None:
+    """After its reads, because the disk writes to the landing until then."""
+    bench = Bench(read_in_place=True)
+    await bench.bring_and_wait()
+    bench.kept.error = ConfigError("none is left")
+    bench.kept.pinned.set()
+    for read in (2, 3):
+        stretches: list[Stretch] = []
+        with pytest.raises(ConfigError, match="none is left"):
+            await follow(bench.fetch(), stretches)
+        assert [each.slots.tolist() for each in stretches] == [[*range(FIRST), *range(END, ROWS)]]
+        assert bench.below.followed == read + 1
+    await bench.tier.aclose()
 
 
 def test_rows_are_brought_in_parts_and_those_that_are_there_only_once(monkeypatch):

@@ -276,6 +276,9 @@ class Memory:
 
         return ended
 
+    def wait(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

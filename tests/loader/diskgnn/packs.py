@@ -1,8 +1,12 @@
 """Packs of small graphs, and what a replayed batch has in common with the drawn one."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
@@ -39,6 +43,28 @@ def loader_of(store: Store, arguments: dict[str, Any], **more: Any) -> NeighborL
         given["buffer"] = least_buffer(store, arguments)
     made: NeighborLoader = kind(store, **moved(given))
     return made
+
+
+@contextmanager
+def reads_no_kept_rows(loader: NeighborLoader) -> Iterator[None]:
+    """First take epochs until the tiers have the rows that host memory keeps; raise AssertionError
+    if these are read from then on."""
+    list(loader)
+    buffer: Any = loader._runtime._buffers._kept  # type: ignore[union-attr]
+    tiers = [each.tier for each in buffer.tables.values() if each.tier._memory is not None]
+    assert tiers
+    while not all(tier._full for tier in tiers):
+        list(loader)
+    with ExitStack() as stack:
+        spies = [
+            stack.enter_context(patch.object(tier._below, "fetch", wraps=tier._below.fetch))
+            for tier in tiers
+        ]
+        yield
+    for tier, spy in zip(tiers, spies, strict=True):
+        rows = np.concatenate([call.args[0] for call in spy.call_args_list])
+        assert len(rows)
+        assert not ((rows >= tier.first) & (rows < tier.end)).any()
 
 
 def pack_folder(store: Store) -> Path:

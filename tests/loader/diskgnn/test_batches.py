@@ -1,8 +1,6 @@
 """Replayed batches are those that are drawn: the same nodes and edges in each hop, and every byte
 of their rows, also of those that host memory keeps because the device has no room for them."""
 
-import gc
-import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,10 @@ import pytest
 
 import gnndrive
 from gnndrive import ConfigError
-from gnndrive.buffer.devices.simulated_cuda import SimulatedDriver
+from gnndrive.buffer.devices._staged import StagedMemory, StagedVictims
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
 from gnndrive.disk.tiers import host_rows
+from gnndrive.disk.tiers._copied import spread_rows
 from gnndrive.store.packed.sharing import SETS_MAX
 from gnndrive.store.packed.verify import verify_pack
 from gnndrive.strategies import STRATEGIES
@@ -24,6 +24,7 @@ from tests.loader.diskgnn.packs import (
     loader_of,
     make_pack,
     pack_folder,
+    reads_no_kept_rows,
 )
 from tests.loader.hetero.graph import make_data as make_typed
 from tests.loader.kinds import OTHERS, PLAIN, TYPED
@@ -107,53 +108,55 @@ def test_all_strategies_deliver_the_same_attributes(
 # ---- rows that host memory keeps
 
 
+ON_DEVICE = {"device": "simulated-cuda", "device_memory": "600KB"}  # not all hot rows fit
+
+
 @pytest.fixture
-def maps(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
-    """Weak references to the memory of kept rows."""
-    made: list[weakref.ref[Any]] = []
-    real = host_rows.private_map
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[StagedVictims]:
+    """The memory of rows that loaders keep; empty once it is closed."""
+    made: list[StagedVictims] = []
+    real = StagedMemory.evicted
 
-    def private_map(nbytes: int) -> Any:
-        block = real(nbytes)
-        made.append(weakref.ref(block))
-        return block
+    def evicted(memory: StagedMemory, places: int) -> StagedVictims:
+        made.append(real(memory, places))
+        return made[-1]
 
-    monkeypatch.setattr(host_rows, "private_map", private_map)
+    monkeypatch.setattr(StagedMemory, "evicted", evicted)
     return made
 
 
-def alive(maps: list[weakref.ref[Any]]) -> int:
-    return sum(each() is not None for each in maps)
+def bytes_of(kept: list[StagedVictims]) -> list[int]:
+    return [each.rows.nbytes for each in kept if each.rows.size]
 
 
-@pytest.fixture
-def no_collection():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-def test_kept_rows_are_right_and_freed_with_the_loader(
-    replay, graph, maps, no_collection, monkeypatch
+@pytest.mark.parametrize("seed", [0, 1])
+def test_kept_rows_are_right_read_once_and_freed_with_the_loader(
+    replay, graph, kept, seed, monkeypatch
 ):
+    """By a device that reads them where they are (seed 0), and by one for which a thread copies
+    them."""
+    monkeypatch.setattr(SimulatedCuda, "make", lambda context: SimulatedCuda(seed))
     copied: list[int] = []
-    real = host_rows.HostRows._copy
 
-    def copy(tier: Any, memory: Any, kept: Any, *rest: Any) -> None:
-        copied.append(len(kept))
-        real(tier, memory, kept, *rest)
+    def copy(address: int, row_bytes: int, rows: Any, *rest: Any) -> None:
+        copied.append(len(rows))
+        spread_rows(address, row_bytes, rows, *rest)
 
-    monkeypatch.setattr(host_rows.HostRows, "_copy", copy)
-    loader = replay(device="simulated-cuda", device_memory="600KB")  # not all hot rows fit
-    assert sum(each.kept for each in loader.plan().tables) > 0
-    for _ in range(2 * EPOCHS):
-        for batch in loader:
-            check_rows(batch, graph)
-    assert sum(copied) > 0
-    assert alive(maps) == len(maps) > 0
+    monkeypatch.setattr(host_rows, "spread_rows", copy)
+    loader = replay(**ON_DEVICE)
+    plan = loader.plan()
+    expected = [each.kept * each.row_bytes for each in plan.tables if each.kept]
+    assert sum(expected) == sum(line.nbytes for line in plan.lines if line.what == "hot rows") > 0
+    for batch in loader:
+        check_rows(batch, graph)
+    with reads_no_kept_rows(loader):
+        for _ in range(EPOCHS):
+            for batch in loader:
+                check_rows(batch, graph)
+    assert bool(copied) == bool(seed)
+    assert bytes_of(kept) == expected
     loader.close()
-    assert alive(maps) == 0
+    assert not bytes_of(kept)
 
 
 def test_a_device_without_room_is_said_as_nobody_gave_its_memory(replay, monkeypatch):
@@ -163,16 +166,14 @@ def test_a_device_without_room_is_said_as_nobody_gave_its_memory(replay, monkeyp
         loader.plan()
 
 
-def test_a_buffer_that_grows_keeps_them_once(replay, maps, no_collection, monkeypatch):
-    """The smaller one's are freed before those of the larger one are made."""
+def test_a_buffer_that_grows_keeps_them_once(replay, kept, monkeypatch):
+    """The smaller one, of a warm-up, keeps none."""
     monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     monkeypatch.setattr(SimulatedDriver, "memory_bytes", 380_000)
     loader = replay(device="simulated-cuda", memory="10MB")
     before = loader.plan()
-    kept = sum(each.kept > 0 for each in before.tables)
-    assert kept
+    assert any(each.kept for each in before.tables)
     assert len(list(loader)) == BATCHES
     grown = loader.plan()
     assert grown.slots > before.slots
-    assert len(maps) == kept + sum(each.kept > 0 for each in grown.tables)
-    assert alive(maps) == len(maps) - kept
+    assert [len(each.rows) for each in kept] == [each.kept for each in grown.tables if each.kept]
