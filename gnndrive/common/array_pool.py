@@ -85,6 +85,14 @@ def keep_from_children(block: mmap.mmap) -> None:
         _unwiped.add(block)  # its addresses are free in a child, which must not unmap them
 
 
+def mapped_bytes(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Private memory of at least so many bytes that begins at a page, and that forked children do
+    not share."""
+    block = private_map(nbytes)
+    keep_from_children(block)
+    return np.frombuffer(block, np.uint8)
+
+
 _unwiped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 

@@ -95,7 +95,7 @@ class HostLevel(Elastic):
         table_bytes = MAPPING_BYTES * sum(leaving) + PLACE_BYTES * sum(places)
         table_bytes += EVICTED_BYTES * min(shape.entries, EVICTED_ROWS_MAX)
         on_the_way = self.copy_out_bytes * len(leaving)
-        rows = f"{sum(places):,} rows that leave the device, pinned"
+        rows = f"{sum(places):,} rows that leave the device"
         return [
             item("host level", nbytes + on_the_way, rows),
             item("host level table", table_bytes, "where which of these rows is"),

@@ -199,7 +199,7 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_behind(
     driver: TorchDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = mmap.mmap(-1, 4096)
-    monkeypatch.setattr("gnndrive.buffer.devices.cuda.private_map", lambda nbytes: block)
+    monkeypatch.setattr("gnndrive.common.array_pool.private_map", lambda nbytes: block)
     for _ in range(3):  # what is let go may be registered again
         driver.unpin(driver.pinned(4096))
     kept = driver.pinned(4096)

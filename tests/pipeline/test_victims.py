@@ -112,7 +112,7 @@ def tier_of(simulation: Simulation) -> Victims:
 @in_virtual_loop
 async def test_closing_waits_for_copies_out(rows):
     """Of rows that nothing fetches any more; the memory is freed after them (rule 13)."""
-    simulation = Simulation(Scenario(rows, slots=16, **victims()), 1)
+    simulation = Simulation(Scenario(rows, slots=16, **victims()), 2)
     buffer, driver, tier = simulation.buffer, simulation.device.driver, tier_of(simulation)
     first, other = HALVES
     await lease_once(simulation, first)

@@ -19,7 +19,7 @@ import torch
 
 from gnndrive.buffer.devices._staged import Driver, Staged, portion_rows, rows_limited
 from gnndrive.buffer.devices.base import Fence, SlotMemory, already_done, no_callback
-from gnndrive.common.array_pool import keep_from_children, private_map
+from gnndrive.common.array_pool import mapped_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.host_memory import gather_threads
@@ -50,7 +50,7 @@ class HostSlotMemory(SlotMemory):
                     memory, self._wait = driver.pinned_later(nbytes)
                     self._pinned.append(memory)
                 else:
-                    memory = _unpinned(nbytes)
+                    memory = mapped_bytes(nbytes)
                     whole = driver.pinned(pieces * _piece_bytes(piece_rows, row_bytes))
                     self._pinned.append(whole)
                     self._pieces.extend((piece, None) for piece in whole.reshape(pieces, -1))
@@ -163,9 +163,3 @@ class HostSlots(Staged):
 
 def _piece_bytes(rows: int, row_bytes: int) -> int:
     return whole_pages(max(rows * row_bytes, 1))
-
-
-def _unpinned(nbytes: int) -> Bytes:
-    mapping = private_map(nbytes)
-    keep_from_children(mapping)
-    return np.frombuffer(mapping, np.uint8)

@@ -34,6 +34,7 @@ from torch_geometric.data.data import BaseData
 
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.base import Device, Fence, SlotMemory, no_callback
+from gnndrive.common.array_pool import mapped_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.io.direct_file import Bytes, whole_pages
 from gnndrive.common.records import FAILURE, Int32Array, Landing, PinnedRows, Stretch
@@ -92,7 +93,7 @@ class Driver(ABC):
 
         Args:
             rows: uint8 [slots, row_bytes], on the device.
-            into: pinned, uint8 [places, row_bytes].
+            into: uint8 [places, row_bytes]; pinned if `reads_pinned`.
             moves: int32 [2, n], not pinned: slots, and different places. It may be changed when
                 this returns.
 
@@ -245,7 +246,8 @@ class StagedMemory(SlotMemory):
 
 
 class StagedVictims:
-    """Pinned host memory for `places` rows beside `slots`; an `EvictedRows`.
+    """Host memory for `places` rows beside `slots`, pinned if the device reads it; an
+    `EvictedRows`.
 
     Args:
         slots: uint8 [slots, row_bytes], on the device.
@@ -258,12 +260,18 @@ class StagedVictims:
         self.read_in_place = driver.reads_pinned
         self._row_bytes = row_bytes
         self._limited = partial(
-            rows_limited, "pinned memory beside the GPU for", places, row_bytes,
+            rows_limited, "host memory beside the GPU for", places, row_bytes,
             "memory= or victim_buffer=",
         )  # fmt: skip
+        self._wait: Callable[[int], object] = no_callback
+        nbytes = max(places * row_bytes, 1)
         with self._limited():
-            self._pinned, self._wait = driver.pinned_later(max(places * row_bytes, 1))
-        self.rows = self._pinned[: places * row_bytes].reshape(places, row_bytes)
+            if driver.reads_pinned:
+                memory, self._wait = driver.pinned_later(nbytes)
+            else:
+                memory = mapped_bytes(nbytes)
+        self._pinned = memory if driver.reads_pinned else None
+        self.rows = memory[: places * row_bytes].reshape(places, row_bytes)
 
     def copy_out(self, slots: Int32Array, places: Int32Array) -> Fence:
         """See `EvictedRows.copy_out`; waits until the places are pinned, and raises a ConfigError
@@ -284,8 +292,9 @@ class StagedVictims:
         """See `EvictedRows.close`."""
         self._slots = torch.empty(0, dtype=torch.uint8)
         self.rows = np.empty((0, 0), np.uint8)
-        self._driver.unpin(self._pinned)
-        self._pinned = np.empty(0, np.uint8)
+        if self._pinned is not None:
+            self._driver.unpin(self._pinned)
+            self._pinned = None
 
 
 @dataclass(eq=False)

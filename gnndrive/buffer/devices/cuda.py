@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from gnndrive.buffer.devices._host_slots import HostSlots
@@ -27,7 +26,7 @@ from gnndrive.buffer.devices._movers import TorchMover, allocating, choose_mover
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import PINNED_ROUNDING, Driver, Staged, portion_rows
 from gnndrive.buffer.devices.base import Device, DeviceContext
-from gnndrive.common.array_pool import keep_from_children, private_map
+from gnndrive.common.array_pool import mapped_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ProcessGuard
 from gnndrive.common.io.direct_file import Bytes, whole_pages
@@ -180,7 +179,7 @@ class PinnedMemory:
     def take(self, nbytes: int) -> Bytes:
         """Registered memory, uint8 [nbytes], aligned to a page; a MemoryError if there is not that
         much, or if CUDA refuses to register it."""
-        memory = _mapped(nbytes)
+        memory = mapped_bytes(nbytes)
         try:
             self._register(memory)
         except MemoryError:
@@ -190,7 +189,7 @@ class PinnedMemory:
 
     def take_later(self, nbytes: int, piece_bytes: int) -> tuple[Bytes, Callable[[int], object]]:
         """See `Driver.pinned_later`; pieces have so many bytes, a multiple of a page."""
-        memory = _mapped(nbytes)
+        memory = mapped_bytes(nbytes)
         pinning = Pinning(memory, piece_bytes, self._register)
         self._pinning[memory.ctypes.data] = pinning
         return memory[:nbytes], pinning.wait
@@ -264,13 +263,6 @@ class Pinning:
         with self._changed:
             self._stopped = True
         self._thread.join()
-
-
-def _mapped(nbytes: int) -> Bytes:
-    """Memory that begins at a page, and that a forked child does not share."""
-    mapping = private_map(nbytes)
-    keep_from_children(mapping)
-    return np.frombuffer(mapping, np.uint8)
 
 
 def _unregister(
