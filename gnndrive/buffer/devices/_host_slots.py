@@ -24,7 +24,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.host_memory import gather_threads
 from gnndrive.common.io.direct_file import Bytes, whole_pages
-from gnndrive.common.records import Int32Array, Landing, Stretch
+from gnndrive.common.records import Int32Array, Landing
 
 
 class HostSlotMemory(SlotMemory):
@@ -62,10 +62,6 @@ class HostSlotMemory(SlotMemory):
     def landing(self, slots: Int32Array) -> Landing:
         """See `SlotMemory.landing`: rows land where they stay."""
         return Landing(self._slots.ctypes.data, self._row_bytes, True, self._slots)
-
-    async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
-        """See `SlotMemory.commit`: the rows are in their slots."""
-        return stretch
 
     def gather(
         self,

@@ -30,7 +30,7 @@ from gnndrive.common.array_pool import Allocate, empty_tensor, keep_from_childre
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.host_memory import gather_threads
-from gnndrive.common.records import Int32Array, Landing, Stretch
+from gnndrive.common.records import Int32Array, Landing
 
 
 class HostMemory(SlotMemory):
@@ -76,10 +76,6 @@ class HostMemory(SlotMemory):
         assert self._bytes is not None
         assert self._bytes.flags.writeable, "another process lands the rows of these slots"
         return Landing(self._bytes.ctypes.data, self._row_bytes, True, self._bytes)
-
-    async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
-        """Return at once: the rows are in their slots."""
-        return stretch
 
     def gather(
         self,
