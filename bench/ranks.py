@@ -3,7 +3,7 @@
 usage: python bench/ranks.py STORE [--ranks 2] [--mode one,own,shared,exchange] [--batches 40]
            [--rounds 1] [--memory SIZE | --buffer SIZE] [--fanout 10,10,10] [--batch-size 1024]
            [--samplers N] [--sweep N] [--strategy gnndrive] [--step-s 0] [--hosts --net 1gbit]
-           [--memory-steps 0] [--limit SIZE] [--json FILE]
+           [--remote-cache SIZE] [--memory-steps 0] [--limit SIZE] [--json FILE]
 
 Each mode loads the same batches of one epoch: "one" in one process; "own" in --ranks processes,
 each with a feature buffer and a graph of its own (host_service=False); "shared" in --ranks
@@ -64,6 +64,7 @@ def make_loader(options: argparse.Namespace) -> gnndrive.NeighborLoader:
         tuning=gnndrive.Tuning(
             samplers=options.samplers or "auto", sweep=options.sweep or "auto",
             exchange=options.mode == "exchange",
+            remote_cache=options.remote_cache if options.mode == "exchange" else 0,
         ),
         **sizes,
     )  # fmt: skip
@@ -208,6 +209,7 @@ def main() -> None:
     parser.add_argument("--memory-steps", type=int, default=0)
     parser.add_argument("--hosts", action="store_true")
     parser.add_argument("--net", default="10gbit")
+    parser.add_argument("--remote-cache", default="0")
     parser.add_argument("--as", dest="mode", help=argparse.SUPPRESS)
     parser.add_argument("--meet", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)

@@ -5,7 +5,7 @@ For ranks that cannot share memory, such as those of several hosts. Each row of 
 (`exchanged_buffer.py`); an owner extracts them in the order of the ranks' turns, as the host
 service does, copies them (`slot_copies.py`, if a GPU has the slots), releases the slots and sends
 the copies (`share.py`). So W ranks have the cache of W buffers, and a row that several need in one
-step is read once.
+step is read once. Over a slow net a rank may keep rows of others (`remote_rows.py`).
 
 A lease waits for disk and copies alone, never for another rank or a user: a batch joins only when
 there is memory for its rows here, and the thread that takes what arrives (`links.py`) waits for

@@ -10,10 +10,10 @@ loop, except `gather`, `places_of` and `land`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.owners import Owners
 from gnndrive.common.padding import Parts
 from gnndrive.common.records import Codes, Int32Array, Int64Array, NextUses
+from gnndrive.exchange.remote_rows import Held, RemoteRows
 from gnndrive.exchange.share import NOTHING, Asked, Rows
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import STEP_BITS
@@ -65,7 +66,9 @@ class ExchangedTicket:
         counts: how many rows of each table it has.
         owned: the ticket at each owner, once it has joined.
         needed, uses: its rows by table, and when they are needed next, if that is known.
+        held: what it holds of rows that this rank has kept, by table, until it joins.
         rows: see `Rows`; where its rows arrive, once it has joined.
+        copying: copies the rows that were held; None: there are none.
         error: why it could not join.
     """
 
@@ -75,7 +78,9 @@ class ExchangedTicket:
     owned: list[RemoteTicket]
     needed: Mapping[str, Int64Array]
     uses: Mapping[str, NextUses] | None
+    held: Mapping[str, Held]
     rows: Rows = ()
+    copying: asyncio.Task[None] | None = None
     error: Exception | None = None
 
 
@@ -91,6 +96,7 @@ class ExchangedBuffer:
         rank: which of the ranks this one is, for the codes of next uses.
         foreseen: see `Share`.
         bring: makes a batch's tensor of the rows that have arrived; see `Device.bring`.
+        kept: for tables of which this rank keeps rows of others; not if they are `foreseen`.
 
     Attributes:
         epoch: the number of the newest one.
@@ -107,7 +113,9 @@ class ExchangedBuffer:
         self, owners: Mapping[str, Owners], row_bytes: Mapping[str, int], shape: ArenaShape,
         send: Sequence[Send], empty: Allocate = np.empty, rank: int = 0,
         foreseen: Sequence[str] = (), bring: Bring = lambda rows: rows,
+        kept: Mapping[str, RemoteRows] | None = None,
     ) -> None:  # fmt: skip
+        self._kept, self._copies = dict(kept or {}), set[asyncio.Task[None]]()
         self._owners, self._row_bytes, self._empty = owners, row_bytes, empty
         self._send_to, self._bring = tuple(send), bring
         self._tickets: dict[int, ExchangedTicket] = {}  # announced, by the batch's index
@@ -136,6 +144,8 @@ class ExchangedBuffer:
 
     def end_epoch(self) -> None:
         """The rank has ended its epoch; the others need not wait for its turns."""
+        for ticket in self._tickets.values():
+            self._release(ticket)
         self._tickets.clear()
         self._known.clear()
         for part in self.parts:
@@ -175,9 +185,10 @@ class ExchangedBuffer:
     ) -> None:  # fmt: skip
         """See `FeatureBuffer.announce`."""
         split = {name: owners.split(rows[name]) for name, owners in self._owners.items()}
+        held = {name: kept.hold(rows[name], split[name]) for name, kept in self._kept.items()}
         places = [[split[name][rank][0] for name in split] for rank in range(len(self.parts))]
         counts = [len(rows[name]) for name in self._owners]
-        ticket = ExchangedTicket((self.epoch, index), places, counts, [], rows, uses)
+        ticket = ExchangedTicket((self.epoch, index), places, counts, [], rows, uses, held)
         self._tickets[index] = ticket
         if uses:
             self._known[index] = ticket
@@ -198,7 +209,7 @@ class ExchangedBuffer:
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """See `BatchBuffer.withdraw`."""
-        del self._tickets[index]
+        self._release(self._tickets.pop(index))
         self._known.pop(index, None)
         for part in self.parts:
             part.withdraw(index, rows)
@@ -225,6 +236,9 @@ class ExchangedBuffer:
             empty_tensor(self._empty, (count, nbytes), torch.uint8)
             for count, nbytes in zip(ticket.counts, self._row_bytes.values(), strict=True)
         ]
+        if ticket.held:
+            ticket.copying = self._begin(self._copy_held(ticket.held, ticket.rows))
+            ticket.held = {}
         _, index = ticket.key
         for arriving, places in zip(self._arriving, ticket.places, strict=True):
             arriving[ticket.key] = list(map(Arriving, ticket.rows, places))
@@ -242,10 +256,12 @@ class ExchangedBuffer:
             for each in waiting:
                 if each.done():
                     each.result()
+            if self._kept:
+                await asyncio.shield(self._begin(self._keep(ticket, ticket.rows)))
         except BaseException:
             self.leave(ticket)
             raise
-        for each in waiting:
+        for each in waiting:  # not before: the owner may close then
             each.result().release()  # the owner has released the slots; its place is free
         rows, ticket.rows = ticket.rows, ()
         self._known.pop(ticket.key[1], None)
@@ -254,12 +270,45 @@ class ExchangedBuffer:
     def leave(self, ticket: ExchangedTicket) -> None:
         """See `BatchBuffer.leave`; the rows' memory stays until all owners have answered."""
         ticket.rows = ()
+        self._release(ticket)
         self._known.pop(ticket.key[1], None)
         for part, owned in zip(self.parts, ticket.owned, strict=False):
             part.leave(owned)
         for rank, arriving in enumerate(self._arriving):
             if rank >= len(ticket.owned) or ticket.owned[rank].place is None:  # it was not asked
                 arriving.pop(ticket.key, None)
+
+    # ---- the rows of other ranks that this one keeps ----
+
+    def _release(self, ticket: ExchangedTicket) -> None:
+        """Give up what a batch holds that will not join."""
+        held, ticket.held = ticket.held, {}
+        for name, each in held.items():
+            self._kept[name].release(each)
+
+    async def _copy_held(self, held: Mapping[str, Held], rows: Rows) -> None:
+        for name, each in zip(self._owners, rows, strict=True):
+            if name in held:
+                await self._kept[name].copy_out(held[name], each)
+
+    async def _keep(self, ticket: ExchangedTicket, rows: Rows) -> None:
+        """Keep the rows of other ranks that have arrived, once those that were here are in their
+        places; no user has them yet."""
+        if ticket.copying is not None:
+            await ticket.copying
+        for at, (name, each) in enumerate(zip(self._owners, rows, strict=True)):
+            if name in self._kept:
+                arrived = [places[at] for places in ticket.places]
+                await self._kept[name].copy_in(ticket.needed[name], arrived, each)
+
+    def _begin(self, copies: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin copies, which end whatever happens to their batch."""
+        task = asyncio.get_running_loop().create_task(copies)
+        self._copies.add(task)
+        task.add_done_callback(self._copies.discard)
+        return task
+
+    # ---- failures and the end ----
 
     def fail(self, error: BaseException) -> None:
         """See `BatchBuffer.fail`."""
@@ -268,6 +317,8 @@ class ExchangedBuffer:
 
     async def drain(self) -> None:
         """See `BatchBuffer.drain`; the owners wait for their reads."""
+        if self._copies:
+            await asyncio.wait(self._copies)
 
     # ---- what the owners are told ----
 
@@ -321,7 +372,8 @@ class ExchangedBuffer:
     @property
     def idle(self) -> bool:
         """Whether no batch is asked for, and no rows arrive."""
-        return not any(self._arriving) and all(part.idle for part in self.parts)
+        quiet = not self._copies and not any(self._arriving)
+        return quiet and all(part.idle for part in self.parts)
 
 
 class ExchangedLease:

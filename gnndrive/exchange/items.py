@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gnndrive.buffer.items import CODE_BYTES
+from gnndrive.buffer.items import CODE_BYTES, MAPPING_BYTES, SLOT_TABLE_BYTES
 from gnndrive.common.items import Item, Life, Owner, Shape, Use, if_any
 from gnndrive.common.owners import Owners
 from gnndrive.disk.tiers.base import Tier
@@ -17,6 +17,9 @@ from gnndrive.store.row_classes import Classes
 
 # Of a row that is asked for: its owner's number of it, and where it goes when it arrives.
 ASKED_BYTES = 8 + 4
+# Of a row that a batch holds, or asks for beside those: the same again, and its slot. And while the
+# rows of one batch are looked up or kept: row id 8, slot 4, pending 4, to load 8 + 4, place 8.
+KEPT_BYTES, KEEPING_BYTES = ASKED_BYTES + 4, 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +29,14 @@ class Exchange:
     Attributes:
         places: for each rank, which of the owners it is.
         parts: of tables of which this host's store has one part: how they were divided.
+        kept_bytes: memory for rows of other ranks that this one keeps, with their slot tables.
     """
 
     owners: Mapping[str, Owners]
     rank: int
     places: Sequence[int]
     parts: Mapping[str, Owners]
+    kept_bytes: int = 0
 
     @property
     def world(self) -> int:
@@ -41,6 +46,17 @@ class Exchange:
     def count(self, table: str) -> int:
         """How many rows of a table this rank owns."""
         return self.owners[table].count(self.places[self.rank])
+
+    def kept_slots(self, tables: Sequence[tuple[str, int, int]]) -> dict[str, int]:
+        """How many rows of others this rank keeps, by table: of each as many times its largest
+        batch. `tables` are names, bytes of a row and the most rows of a batch."""
+        bytes_of = {name: most * _slot_bytes(nbytes) for name, nbytes, most in tables}
+        of_batch = max(sum(bytes_of.values()), 1)
+        found = {
+            name: min(self.kept_bytes * most // of_batch, self.owners[name].rows - self.count(name))
+            for name, _, most in tables
+        }
+        return {name: slots for name, slots in found.items() if slots}
 
     def tier(self, table: str, below: Tier) -> OwnedRows:
         """What brings these rows, from `below`, the table's file."""
@@ -64,6 +80,7 @@ class Exchange:
         ids = (ASKED_BYTES + 2 * ANNOUNCED_BYTES) * shape.queued + JOINED_BYTES * shape.extracted
         why = f"numbers of rows that {shape.queued} batches of each rank need"
         yield Item("announced rows", ids * shape.entries, why, life=Life.EPOCH)
+        yield from self._kept_items(shape)
         if shape.foreseen_rows:
             # Of its own rows an owner has a code by each rank, and two while a superbatch becomes
             # known; a rank has one of all rows, of which the samples ahead count its own, and
@@ -71,6 +88,26 @@ class Exchange:
             codes = self.world + 2 + (self.world - 1) + self.world
             nbytes, why = CODE_BYTES * shape.foreseen_rows * codes, "when each rank needs each row"
             yield Item("next uses of all ranks", nbytes, why, life=Life.EPOCH, use=Use.FEATURES)
+
+    def _kept_items(self, shape: Shape) -> Iterator[Item]:
+        kept = self.kept_slots([(n.name, n.row_bytes, n.batch_rows_max) for n in shape.tables])
+        if not kept:
+            return
+        slots, rows = sum(kept.values()), sum(self.owners[name].rows for name in kept)
+        of = {each.name: _slot_bytes(each.row_bytes) for each in shape.tables}
+        nbytes = sum(count * of[name] for name, count in kept.items())
+        why = f"{slots:,} rows that other ranks own"
+        yield Item("remote rows", nbytes, why, life=Life.BUFFER, use=Use.FEATURES)
+        why = f"where each of {rows:,} rows is among the remote rows"
+        nbytes = MAPPING_BYTES * rows
+        yield Item("remote mapping table", nbytes, why, life=Life.BUFFER, use=Use.FEATURES)
+        why = f"which remote rows {shape.queued} batches hold or ask for"
+        nbytes = (KEPT_BYTES * shape.queued + KEEPING_BYTES) * shape.entries
+        yield Item("held remote rows", nbytes, why, life=Life.EPOCH)
+
+
+def _slot_bytes(row_bytes: int) -> int:
+    return SLOT_TABLE_BYTES + max(row_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,9 @@ class Tuning(Arguments):
             ranks on several hosts, whose caches would hold the same rows, or whose stores have a
             part of the rows each. "stride": as in LSM-GNN's paper, row i belongs to rank i modulo
             their number, not to that of its stretch of 4 MiB.
+        remote_cache: with an exchange, each rank's memory for rows that others own, which it keeps
+            so that they come over the network less often; for networks that are slower than the
+            disk. 0: none.
     """
 
     topology: Any = "auto"
@@ -201,6 +204,7 @@ class Tuning(Arguments):
     extracting_queue: str | int = "auto"
     training_queue: str | int = "auto"
     exchange: bool | str = False
+    remote_cache: str | int = 0
 
 
 TUNING = tuple(each.name for each in fields(Tuning))
@@ -291,7 +295,7 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
     for kind, name in (("policies", "policy"), ("topologies", "topology"), ("engines", "engine")):
         if given[name] != "auto":
             find(kind, given[name])
-    for name in ("gap", "neighbour_cache"):
+    for name in ("gap", "neighbour_cache", "remote_cache"):
         if given[name] is not None:
             size_or_none(given[name], name)
     if not isinstance(given["exchange"], bool) and given["exchange"] != "stride":

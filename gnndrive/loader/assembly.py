@@ -337,9 +337,17 @@ class Assembly:
             self.store, self.ranks, own["host_service"], self.strategy, self.scheme,
             topologies, own["engine"], self._policy, self.device, self.in_order,
         )  # fmt: skip
+        kept_bytes = size_or_none(own["remote_cache"], "remote_cache")
         exchange = exchange_of(
-            own["exchange"], self.ranks, self.collate.tables, self._alone, self.store, self.places
-        )
+            own["exchange"], self.ranks, self.collate.tables, self._alone, self.store, self.places,
+            kept_bytes,
+        )  # fmt: skip
+        ahead = self.scheme.ahead(self)
+        if ahead is not None and kept_bytes:
+            raise ConfigError(
+                f"remote_cache={own['remote_cache']!r} cannot be had, because strategy="
+                f"{self.strategy.name!r} tells owners which rows it will need: leave it out"
+            )
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
         known = own["memory"] is None or not self.scheme.whole_graph
         degrees = None if known else degrees_of(self.store)
@@ -380,7 +388,7 @@ class Assembly:
             io_depth=own["io_depth"],
             batch_size=self.seeds_max if self.batch_sampler is None else None,
             disk=Disk.of_store(self.store, own["gap"], self._block_bytes, disks),
-            ahead=self.scheme.ahead(self),
+            ahead=ahead,
             elastic=self.scheme.elastic(self),
             warms_up=self.in_order and self.scheme.warms_up and exchange is None,
             ranks=self.ranks.on_host,

@@ -19,6 +19,7 @@ from gnndrive.common.owners import Owners
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.items import Exchange
 from gnndrive.exchange.links import Address, Link, Meeting
+from gnndrive.exchange.remote_rows import RemoteRows
 from gnndrive.exchange.share import Asked, Rows, Share
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import Message, ProtocolError
@@ -40,17 +41,22 @@ COPIERS = 2  # threads that copy rows for other ranks
 
 def exchange_of(
     wanted: bool | str, ranks: Ranks, tables: Sequence[FeatureTable], why_not: str, store: Store,
-    places: Sequence[int] | None,
+    places: Sequence[int] | None, kept_bytes: int = 0,
 ) -> Exchange | None:  # fmt: skip
     """What `exchange=` asks for, or a shard needs; None: nothing is exchanged, also because there
     is one rank. ConfigError if it cannot be had: `why_not`, if that is known, or because of the
-    ranks. `places`: see `places_of`; None: they are not known yet."""
+    ranks. `places`: see `places_of`; None: they are not known yet. `kept_bytes`: see
+    `Exchange`."""
     parts = {each.name: each.parts for each in tables if each.parts is not None}
     if ranks.group is None and ranks.world > 1:
         why_not = "ranks= is not given"
     if parts:
         _check_parts(store, next(iter(parts)), ranks, why_not, wanted)
     elif not wanted:
+        if kept_bytes:
+            raise ConfigError(
+                "remote_cache= is for ranks that exchange rows: leave it out, or give exchange=True"
+            )
         return None
     elif why_not:
         raise ConfigError(f"exchange={wanted!r} cannot be had, because {why_not}: leave it out")
@@ -65,7 +71,7 @@ def exchange_of(
     shard = store.info.shard
     if places is None:  # for a plan, to which only this rank's counts
         places = range(ranks.world) if shard is None else [shard.index] * ranks.world
-    return Exchange(owners, ranks.rank, places, parts)
+    return Exchange(owners, ranks.rank, places, parts, kept_bytes)
 
 
 def _check_parts(
@@ -204,6 +210,14 @@ class ExchangeBuffers(RankBuffers):
                 self._share.enter(rank, link.answer)
                 send[place] = link.ask
             by_place = [send[place] for place in sorted(send)]
+            sizes = [(each.name, each.row_bytes, each.batch_rows_max) for each in tables]
+            own = exchange.places[exchange.rank]
+            kept = {
+                name: RemoteRows(
+                    exchange.owners[name].rows, own, slots, row_bytes[name], self._copiers
+                )
+                for name, slots in exchange.kept_slots(sizes).items()
+            }
             self.buffer = ExchangedBuffer(
                 exchange.owners,
                 row_bytes,
@@ -213,6 +227,7 @@ class ExchangeBuffers(RankBuffers):
                 exchange.rank,
                 given.foreseen,
                 device.bring,
+                kept,
             )
             for link in self._links.values():
                 link.start()

@@ -17,6 +17,7 @@ from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.owned_rows import OwnedRows
+from gnndrive.exchange.remote_rows import RemoteRows
 from gnndrive.exchange.share import Asked, Rows, Share
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import Message, ProtocolError
@@ -66,7 +67,7 @@ class ExchangingRank(RankUser):
 
     def __init__(
         self, scenario: Scenario, seed: int, number: int, ranks: int, places: int, owners: Owners,
-        sampler: Callable[[int, int], Sampler],
+        sampler: Callable[[int, int], Sampler], remote_slots: int,
     ) -> None:  # fmt: skip
         self.own = OwnSimulation(scenario, seed, owners, number)
         super().__init__(self.own, number, ranks, sampler)
@@ -74,6 +75,8 @@ class ExchangingRank(RankUser):
         shape = ArenaShape(places, (most,))
         workers = InlineWorkers(seed + 100 + number)
         foreseen = ["x"] if scenario.foreseen else []
+        sizes = file.row_count, number, remote_slots, file.row_bytes
+        self.kept = {"x": RemoteRows(*sizes, workers)} if remote_slots and ranks > 1 else {}
         self.share = Share(ranks, self.own.buffer, scenario.stages, shape, workers, foreseen)
         self._lanes: list[Link] = []
         self._lost = set[int]()
@@ -86,6 +89,7 @@ class ExchangingRank(RankUser):
                 rank=number,
                 foreseen=foreseen,
                 bring=self.own.device.bring,
+                kept=self.kept,
             )
         )
 
@@ -153,19 +157,20 @@ class ExchangingRank(RankUser):
 
 
 class SimulatedExchange(SimulatedRanks):
-    """Ranks whose buffers act as one; see `SimulatedRanks`. `shift`: see `Owners`."""
+    """Ranks whose buffers act as one; see `SimulatedRanks`. `shift`: see `Owners`; `remote_slots`:
+    how many rows of others each rank keeps."""
 
     ranks: list[ExchangingRank]  # type: ignore[assignment]
 
     def __init__(
         self, scenario: Scenario, seed: int, count: int = 2, places: int = 0, shift: int = 0,
-        sampler: Callable[[int, int], Sampler] = RandomSampler,
+        sampler: Callable[[int, int], Sampler] = RandomSampler, remote_slots: int = 0,
     ) -> None:  # fmt: skip
         stages = scenario.stages
         places = places or stages.extracting_queue + stages.training_queue
         owners = Owners(scenario.file.row_count, count, shift)
         self.ranks = [
-            ExchangingRank(scenario, seed, number, count, places, owners, sampler)
+            ExchangingRank(scenario, seed, number, count, places, owners, sampler, remote_slots)
             for number in range(count)
         ]
         for rank in self.ranks:
@@ -187,6 +192,10 @@ class SimulatedExchange(SimulatedRanks):
             if rank.refused is not None:
                 raise rank.refused
         await self.settle()
+        for rank in self.ranks:
+            for kept in rank.kept.values() if rank.alive else ():
+                kept.table.verify()
+                assert sum(kept.table.unused()) == kept.table.slots, "a row is still held"
         for rank in self.ranks:
             await rank.share.aclose()
         for rank in self.ranks:

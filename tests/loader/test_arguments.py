@@ -153,6 +153,13 @@ BATCH_SAMPLER: dict[str, Any] = {"batch_sampler": [[1]], "batch_size": 1}
         (ConfigError, "pad=1: give 'power-of-two', a number above 1", {"pad": 1}),
         (ConfigError, "pad='power of two': give 'power-of-two'", {"pad": "power of two"}),
         (ConfigError, "because pad=2 needs .*: leave it out", {"exchange": True, "pad": 2}),
+        (ConfigError, "remote_cache= is for ranks that exchange rows", {"remote_cache": "1MB"}),
+        (ConfigError, "remote_cache='much' is no size", {"remote_cache": "much"}),
+        (
+            ConfigError,
+            "because strategy='ginex' tells owners which rows",
+            {"exchange": True, "remote_cache": "1MB", "strategy": "ginex"},
+        ),
         (ConfigError, "on_stats=3: give a function that takes a dict", {"on_stats": 3}),
         (ConfigError, "stats_interval=nan: give a positive", {"stats_interval": math.nan}),
         (ConfigError, r"trace=3: give a file whose name ends in \.json", {"trace": 3}),

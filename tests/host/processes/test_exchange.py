@@ -41,13 +41,14 @@ def test_several_tables_none_and_seed_edges(run, store, without_x, tmp_path_fact
     ahead = typed | {"strategy": "lsm-gnn:superbatch=3"}
     asked = [(of_types, typed), (store, links), (without_x, {}), (store, stride)]
     asked += [(of_types, ahead), (store, links | {"strategy": "ginex"})]
+    asked += [(each, rest | {"remote_cache": "20KB"}) for each, rest in asked[:2]]
     given = [{"store": str(each.path), **EXCHANGE, **rest} for each, rest in asked]
     row_classes(of_types, "paper", "degree")  # ranks that make them at once warn of it
     ended = run("several", 3, asked=given)
     whole = [
         epoch
         for each, rest in asked
-        for epoch in alone(each, **{k: v for k, v in rest.items() if k != "exchange"})
+        for epoch in alone(each, **{k: rest[k] for k in rest.keys() - {"exchange", "remote_cache"}})
     ]
     assert ended.results == [[dealt(epoch, 3)[rank] for epoch in whole] for rank in range(3)]
 

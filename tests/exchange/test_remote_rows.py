@@ -1,0 +1,30 @@
+"""A rank's cache of rows that other ranks own."""
+
+import asyncio
+
+import numpy as np
+import torch
+
+from gnndrive.exchange.remote_rows import RemoteRows
+from gnndrive.testing.loop import run
+from gnndrive.testing.simulation import InlineWorkers
+
+PLACES = np.arange(4, dtype=np.int32)
+NONE = np.empty(0, np.int32)
+
+
+def test_rows_on_their_way_are_here_when_a_batch_copies_them_out(seeds):
+    async def main(seed):
+        cache = RemoteRows(100, 0, slots=8, row_bytes=1, workers=InlineWorkers(seed, 9))
+        needed, arrived = np.arange(50, 54), torch.arange(1, 5, dtype=torch.uint8)[:, None]
+        arriving = asyncio.create_task(cache.copy_in(needed, [NONE, PLACES], arrived))
+        await asyncio.sleep(0)
+        split = [(NONE, np.empty(0, np.int64)), (PLACES, needed)]
+        held, rows = cache.hold(needed, split), torch.zeros(4, 1, dtype=torch.uint8)
+        assert not len(split[1][0]), "they are asked for again"
+        await cache.copy_out(held, rows)
+        assert torch.equal(rows, arrived)
+        await arriving
+
+    for seed in seeds(10):
+        run(main(seed))
