@@ -17,24 +17,33 @@ missing in the feature buffer. On one host, per step:
 Graph, labels and splits are whole on every host, because every host samples. With exchange, a rank
 holds a third batch's rows, into which rows arrive. A step takes as long as its longest part:
 sample, disk, admit, net, gather, compute; on few processors, where parts wait for each other, up to
-the sum of them. Exchange pays only if the net takes less than the disk time that it saves. Seconds
-of the other parts are those of `costs.py`.
+the sum of them. Exchange pays only if the net takes less than the disk time that it saves. If the
+net takes longer than the disk, a cache of other hosts' rows may pay in each rank, which leaves its
+buffer less: of b rows it asks for those that so large an LRU cache misses, and it copies these once
+more. Seconds of the other parts are those of `costs.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from operator import attrgetter
 
+from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import TableShape
+from gnndrive.exchange.items import KEEPING_BYTES, KEPT_BYTES
 from gnndrive.plan import costs
 from gnndrive.plan.costs import Loading, combined, counted
 from gnndrive.plan.plan import Plan, Planner
+from gnndrive.plan.slots import split_slots
 
+MB = 1_000_000
 ID_BYTES = 4  # of a row that another host is asked for
-FULL, SHARDS, EXCHANGE = "full copy", "shards", "exchange"
+FULL, SHARDS, EXCHANGE, CACHED = "full copy", "shards", "exchange", "with cache"
+CACHE_SHARES = (1 / 8, 1 / 4, 1 / 2)  # of an exchange's memory that are tried
+CACHE_GAIN = 1.1  # times as fast a step must be
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class Layout:
         received_bytes: bytes that arrive from other hosts in a step.
         seconds: what a step keeps busy for how long, by part; None: not known.
         refused: why it cannot work; empty: it can.
+        cache_bytes: of each rank, for rows of other hosts (`remote_cache=`).
     """
 
     name: str
@@ -71,6 +81,7 @@ class Layout:
     received_bytes: float
     seconds: Mapping[str, float | None]
     refused: str = ""
+    cache_bytes: int = 0
 
     @property
     def known(self) -> dict[str, float]:
@@ -117,18 +128,36 @@ def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: i
     loaded = {name: each.loads for name, each in counted(plan, loading).items()}
     received, net_s = _received(plan, cluster, loaded)
     shards = Layout(SHARDS, plan.host_bytes, part_bytes, received, {**seconds, costs.NET: net_s})
-    return [full, shards, _exchange(planner, loading, cluster, full, part_bytes)]
+    exchange = _exchange(planner, loading, cluster, full, part_bytes)
+    found = [full, shards, exchange]
+    if not exchange.refused and exchange.known.get(costs.NET, 0.0) > exchange.known[costs.DISK]:
+        sizes = [int(share * exchange.memory_bytes) // plan.ranks for share in CACHE_SHARES]
+        tried = [
+            _exchange(planner, loading, cluster, full, part_bytes, size // MB * MB)
+            for size in sizes
+        ]
+        fitting = [each for each in tried if not each.refused and each.cache_bytes]
+        if fitting:
+            best = min(fitting, key=attrgetter("expected_s"))
+            if best.expected_s * CACHE_GAIN < exchange.expected_s:
+                found.append(best)
+    return found
 
 
 def _exchange(
-    planner: Planner, loading: Loading, cluster: Cluster, full: Layout, disk_bytes: int
-) -> Layout:
+    planner: Planner, loading: Loading, cluster: Cluster, full: Layout, disk_bytes: int,
+    cache_bytes: int = 0,
+) -> Layout:  # fmt: skip
     """Each host reads and keeps its own rows alone, for the ranks of all hosts."""
-    hosts, ranks = cluster.hosts, planner.shape.ranks
-    owners = hosts * planner.shape.buffers
-    arriving = ranks * planner.shape.features_bytes  # a third x a rank
+    hosts, ranks, shape = cluster.hosts, planner.shape.ranks, planner.shape
+    owners = hosts * shape.buffers
+    arriving = ranks * shape.features_bytes  # a third x a rank
+    kept = 0
+    if cache_bytes:
+        held = (KEPT_BYTES * shape.queued + KEEPING_BYTES) * shape.entries
+        kept = ranks * (cache_bytes + MAPPING_BYTES * shape.rows + held)
     try:
-        plan = _of_own_rows(planner, owners, arriving).plan()
+        plan = _of_own_rows(planner, owners, arriving, kept).plan()
     except ConfigError as error:
         why = str(error).splitlines()[0]
         return Layout(EXCHANGE, 0, disk_bytes, 0.0, {}, why)
@@ -138,22 +167,42 @@ def _exchange(
     )
     of_all = replace(plan, tables=tables, ranks=hosts * ranks, shared=True)
     features_s = costs.features_seconds(of_all, loading, counted(of_all, loading), hosts)
-    wanted = {each.name: loading.counts(each)[0] for each in tables}
+    wanted: Mapping[str, float] = {each.name: loading.counts(each)[0] for each in tables}
+    copies = 2 - 1 / hosts
+    if cache_bytes:
+        asked = _missed(plan, loading, hosts, cache_bytes, planner.shape.tables)
+        copies += (1 - 1 / hosts) * sum(asked.values()) / max(sum(wanted.values()), 1)
+        wanted = asked
     received, net_s = _received(plan, cluster, wanted)
     gather_s = full.seconds[costs.GATHER]
     seconds = {
         **full.seconds,
         costs.DISK: ranks * (hosts * features_s + costs.adjacency_seconds(plan, loading)),
         costs.NET: net_s,
-        costs.GATHER: None if gather_s is None else gather_s * (2 - 1 / hosts),
+        costs.GATHER: None if gather_s is None else gather_s * copies,
     }
-    memory = plan.host_bytes + (0 if plan.on_device else arriving)
-    return Layout(EXCHANGE, memory, disk_bytes, received, seconds)
+    memory = plan.host_bytes + kept + (0 if plan.on_device else arriving)
+    name = CACHED if cache_bytes else EXCHANGE
+    return Layout(name, memory, disk_bytes, received, seconds, cache_bytes=cache_bytes)
 
 
-def _of_own_rows(planner: Planner, owners: int, arriving: int) -> Planner:
+def _missed(
+    plan: Plan, loading: Loading, hosts: int, cache_bytes: int, whole: Sequence[TableShape]
+) -> dict[str, float]:
+    """Rows of a batch that a cache misses in which other hosts' rows lie: as many as one misses
+    that has all rows, and slots for all in proportion."""
+    of_all = cache_bytes * hosts // (hosts - 1)
+    slots = split_slots(of_all, whole, [SLOT_TABLE_BYTES + each.row_bytes for each in whole])
+    pairs = zip(plan.tables, whole, slots, strict=True)
+    tables = tuple(replace(own, rows=all.rows, slots=count) for own, all, count in pairs)
+    lru = replace(loading, looks_ahead=False, sweep=1)
+    found = counted(replace(plan, tables=tables, shared=False), lru)
+    return {name: each.loads for name, each in found.items()}
+
+
+def _of_own_rows(planner: Planner, owners: int, arriving: int, kept: int) -> Planner:
     """The planner of a host whose feature buffers, of `owners` on all hosts, keep their own rows
-    alone; rows of other hosts take `arriving` bytes."""
+    alone; rows of other hosts take `arriving` bytes where batches are, and `kept` on the host."""
     shape, budget, tables = planner.shape, planner.budget, list[TableShape]()
     for table in shape.tables:
         rows = ceil(table.rows / owners)
@@ -162,8 +211,9 @@ def _of_own_rows(planner: Planner, owners: int, arriving: int) -> Planner:
     if budget.device_memory is not None:
         left = budget.device_memory - arriving // shape.ranks
         budget = replace(budget, device_memory=left)
-    elif budget.memory is not None:
-        budget = replace(budget, memory=budget.memory - arriving)
+        arriving = 0
+    if budget.memory is not None:
+        budget = replace(budget, memory=budget.memory - arriving - kept)
     return replace(planner, shape=replace(shape, tables=tuple(tables)), budget=budget)
 
 

@@ -245,6 +245,17 @@ def test_exchange_sends_all_rows_of_other_hosts_or_says_why_not() -> None:
     assert not compared(more, Cluster(2, GIGABIT))[2].refused
 
 
+def test_a_cache_of_other_hosts_rows_is_proposed_where_the_net_is_slower_than_the_disk() -> None:
+    given = sketch(nodes=2_000_000, edges=2 * 10**7, batch_nodes=60_000, memory=2 * 10**9, ranks=2)
+    assert len(compared(given, Cluster(2, 100 * GIGABIT))) == 3
+    _, _, exchange, cached = compared(given, Cluster(2, GIGABIT))
+    assert cached.memory_bytes <= 2 * 10**9
+    assert cached.expected_s < exchange.expected_s / 1.1
+    slots = cached.cache_bytes // (512 + 38)  # of a million rows, which lie at random
+    share = cached.received_bytes / exchange.received_bytes
+    assert share == pytest.approx(1 - slots / 10**6, abs=0.05)
+
+
 def test_a_step_takes_as_long_as_its_longest_part() -> None:
     parts = {"sampling": None, "disk": 0.3, "net": 0.0, "gather": 0.1, "compute": 0.5}
     layout = Layout(FULL, 1, 1, 0.0, parts)

@@ -27,14 +27,14 @@ from gnndrive.cli.report import Bars, plan_section, run_envelope
 from gnndrive.cli.report.text import aligned, json_text
 from gnndrive.common.duration import duration
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import format_size, given_size, parse_size
+from gnndrive.common.memory import format_size, given_size, least_text, parse_size
 from gnndrive.common.progress import reporting
 from gnndrive.loader.arguments import checked_tuning
 from gnndrive.loader.store_loader import plan_for_ranks
 from gnndrive.loader.strategy_choice import UNCALIBRATED, USUAL_DISK
 from gnndrive.plan import costs
 from gnndrive.plan.plan import Plan, Planner
-from gnndrive.plan.scale import EXCHANGE, Cluster, Layout, layouts
+from gnndrive.plan.scale import Cluster, Layout, layouts
 from gnndrive.plan.sketch import Sketch
 from gnndrive.plan.strategy_costs import Comparison, StrategyCost
 from gnndrive.store.calibration import calibrate_command, load_calibration
@@ -363,15 +363,22 @@ def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
 
 def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
     """Exchange pays only if the net takes less than the disk time that it saves."""
-    full, exchange = layouts[0], layouts[-1]
-    if exchange.name != EXCHANGE or exchange.refused:
+    full, exchange = layouts[0], layouts[2]
+    if exchange.refused:
         return []
     saved, net = full.known[costs.DISK] - exchange.known[costs.DISK], exchange.known[costs.NET]
     pays = "pays" if net < saved else "does not pay"
-    return [
+    lines = [
         f"exchange {pays}: it takes {duration(net)} of the net a step and saves "
         f"{duration(max(saved, 0))} of the disk"
     ]
+    for cached in layouts[3:]:
+        lines.append(
+            f"{cached.name}: each rank keeps rows of other hosts, so that exchange is "
+            f"{exchange.expected_s / cached.expected_s:.1f} times as fast; give the loader "
+            f'`tuning=gnndrive.Tuning(remote_cache="{least_text(cached.cache_bytes)}")`'
+        )
+    return lines
 
 
 def _reads(plan: Plan, run: Run) -> str:
