@@ -16,9 +16,12 @@ from gnndrive.buffer.policies.lru import LRU
 from gnndrive.host import service
 from gnndrive.host.connection import ask
 from gnndrive.sampling.topologies.resident import Resident
+from gnndrive.store.shards import write_shards
 from tests.given import moved
 from tests.host.conftest import MEMORY, NODES
 from tests.host.processes.programs import digest
+from tests.loader.windows.stores import make_graph
+from tests.loader.windows.stores import make_store as make_windows
 from tests.store.test_store_added import add
 
 ASKED_MAX = 10_000  # times that a service is asked until it has got a message
@@ -63,6 +66,29 @@ def test_a_service_reads_the_stripes_of_its_store(serve, load, store, tmp_path, 
         file.seek(table.data_offset)
         file.write(bytes(NODES * table.row_bytes))
     assert digests(load(gnndrive.connect(serve(striped).name))) == own
+
+
+def test_windows_of_a_partitioned_store(serve, load, tmp_path):
+    """Their rows and graphs are in the job's share of the service."""
+    store = make_windows(make_graph(), tmp_path)
+    name, given = serve(store).name, {"strategy": "hierbatching:megabatch=3", "buffer": "1MB"}
+    served = load(gnndrive.connect(name), **given)
+    assert digests(served) == digests(load(store, **given))
+    assert served.stats()["engine"] == "host service"
+    plan = served.plan()
+    assert plan.share_bytes >= item(plan, "held rows").nbytes + item(plan, "window graphs").nbytes
+
+
+def test_a_part_of_a_divided_store(serve, load, store, tmp_path):
+    """Without the other parts, a job has what is there whole."""
+    _, part = write_shards(store, tmp_path, 2)
+    served = gnndrive.connect(serve(part).name)
+    with pytest.raises(ConfigError, match=r"is part 1 of 2 of a store .* give ranks=True"):
+        digests(load(served))
+    with pytest.raises(ConfigError, match=r"is part 1 of 2 of a store .* use the whole store"):
+        load(served, strategy="hierbatching")
+    without = {"attrs": ["y"], "buffer": None}
+    assert digests(load(served, **without)) == digests(load(store, **without))
 
 
 def test_a_job_does_not_wait_for_another_ones_user(serve, load, store):
