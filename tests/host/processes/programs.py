@@ -377,6 +377,11 @@ def much(rank: Rank, store: str, **arguments: Any) -> dict[str, Any]:
     return found
 
 
+def refused(rank: Rank, **arguments: Any) -> str:
+    with loader(**arguments) as made:
+        return error_of(lambda: list(made))
+
+
 def without_memory(rank: Rank, store: str, **arguments: Any) -> str | None:
     """The rows that the first rank sends to itself cannot land; the error that it gets."""
     places_of = ExchangedBuffer.places_of

@@ -111,6 +111,15 @@ def test_an_error_as_own_rows_land_reaches_the_user(run, store):
     assert ended.results[0] == "MemoryError: no memory for rows"
 
 
+def test_a_buffer_that_does_not_hold_an_owners_part_of_a_batch(run, store):
+    given = {"store": str(store.path), "buffer": "1KB", **SMALL, **EXCHANGE}
+    row_classes(store, None, "degree")  # ranks that make them at once warn of it
+    found = sorted(run("refused", 3, **given).results)
+    assert found[0].startswith("ConfigError: the feature buffer holds 10 rows of 'nodes/x' (320 B)")
+    assert 'give it at least buffer="' in found[0]
+    assert all(each.startswith(("ConfigError", "PeerError: rank ")) for each in found)
+
+
 def test_ctrl_c_ends_the_ranks(run, store):
     ended = run("interrupted", 3, store=str(store.path), at=9, **EXCHANGE)
     assert [found["error"] for found in ended.results] == ["KeyboardInterrupt: "] * 3
