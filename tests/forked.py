@@ -142,6 +142,11 @@ def interpreter(folder: Path) -> str:
     return str(path)
 
 
+def python_path() -> str:
+    """PYTHONPATH for these tests, before what it is here: a bundle has gnndrive there."""
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def stop() -> None:
     """End the process that forks, if there is one."""
     while _forking:
@@ -155,7 +160,7 @@ def _socket() -> socket.socket:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             code = f"from tests.forked import serve; exec(serve({its.fileno()}))"
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            environment = {**os.environ, "PYTHONPATH": python_path()}
             process = subprocess.Popen(
                 [sys.executable, "-c", code], env=environment, cwd=ROOT, pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL, start_new_session=True,

@@ -50,9 +50,8 @@ from gnndrive.loader import sharing
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.testing.fake_cuda import fake_cuda
-from tests.forked import Program
+from tests.forked import Program, python_path
 from tests.given import moved
-from tests.project_files import ROOT
 
 LIMIT_S = 120  # against processes that never end
 PR_SET_CHILD_SUBREAPER = 36
@@ -65,7 +64,7 @@ class Starter:
 
     def __init__(self) -> None:
         code = f"from {__name__} import main; main()"
-        self._process = Program(code, environment={"PYTHONPATH": str(ROOT)})
+        self._process = Program(code, environment={"PYTHONPATH": python_path()})
 
     def close(self) -> None:
         self._process.communicate()
