@@ -2,9 +2,9 @@
 
 A `Group` of the host service extracts what the ranks ask for, in the order of their turns. Once a
 batch's rows are valid they are copied, the slots are released, and the copies are sent: no lease
-waits until a rank takes its rows. Batches of all ranks together hold slots as those of one process
-would, `Stages.training_queue` at a time, so that W buffers load what one of their size does. The
-share stays when this rank's epoch has ended, because the others go on.
+waits until a rank takes its rows. Batches of all ranks together hold few more slots than those of
+one process would (`batches_at_once`), so that W buffers load what one of their size does. The share
+stays when this rank's epoch has ended, because the others go on.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ Rows: TypeAlias = Sequence[torch.Tensor]
 Answer: TypeAlias = Callable[[Message, Rows], object]
 """Sends a rank a message, with its rows if that is READY; never waits."""
 Key: TypeAlias = tuple[int, int]
+COPIED = 2  # batches whose rows are copied while others are extracted
+SMALL = 1 / 4  # of the slots, which batches in flight may hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,15 @@ class Asked:
 
 
 NOTHING = Asked(())
+
+
+def batches_at_once(world: int, buffer: FeatureBuffer, stages: Stages, shape: ArenaShape) -> int:
+    """How many batches of all ranks hold an owner's slots at a time: as many as one process's, or
+    more, up to the queue of each rank, where they are a small part of the slots."""
+    tables = zip(buffer.tables.values(), shape.rows_max, strict=True)
+    small = [int(SMALL * table.slots * world / max(rows, 1)) for table, rows in tables]
+    least, most = stages.training_queue + COPIED, world * stages.training_queue
+    return max(least, min([most, *small]))
 
 
 class Share:
@@ -73,7 +84,8 @@ class Share:
             for name, table in buffer.tables.items()
         }
         self.copies = {name: each for name, each in made.items() if each is not None}
-        self.group = Group(range(world), buffer, stages, most=stages.training_queue)
+        most = batches_at_once(world, buffer, stages, shape)
+        self.group = Group(range(world), buffer, stages, most=most)
         self.foreseen, self._epoch, self._end = tuple(foreseen), -1, 0
         self._uses = SharedUses(world, {name: buffer.tables[name].rows for name in foreseen})
         self._early: list[tuple[int, Message, Sequence[Codes]]] = []  # of epochs yet to begin

@@ -127,5 +127,5 @@ def test_owners_use_what_ranks_know(rows, monkeypatch):  # noqa: F811
 
 
 def test_owners_load_what_one_buffer_would(rows):  # noqa: F811
-    """Batches of all ranks hold no more slots at a time than those of one."""
-    assert loads(rows, 4) < 1.09 * loads(rows, 1)  # 1,668 and 1,571; 1,770 with a queue a rank
+    """Batches of all ranks hold few more slots at a time than those of one."""
+    assert loads(rows, 8) < 1.25 * loads(rows, 1)  # 1,853 and 1,571; 2,169 with a queue a rank
