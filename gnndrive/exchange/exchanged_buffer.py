@@ -3,14 +3,15 @@
 They stand where `FeatureBuffer` and `Lease` stand. For each owner there is what a rank of a host
 service has, a `RemoteBuffer`; a batch is asked of all of them, also of those that have none of its
 rows, because a turn that a rank does not take holds up the others. The rows land in the batch's own
-memory, which stays until every owner has answered (law 3). All methods run in the rank's event
+memory, which stays until every owner has answered (law 3): host memory, or that of a device which
+copies rows out of owners' slots itself (`pulled_rows.py`). All methods run in the rank's event
 loop, except `gather`, `places_of` and `land`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.feature_buffer import add_later
 from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.ffi import ffi, lib, pointer
@@ -25,7 +27,7 @@ from gnndrive.common.owners import Owners
 from gnndrive.common.padding import Parts
 from gnndrive.common.records import Codes, Int32Array, Int64Array, NextUses
 from gnndrive.exchange.remote_rows import Held, RemoteRows
-from gnndrive.exchange.share import NOTHING, Asked, Rows
+from gnndrive.exchange.share import NOTHING, Asked
 from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import STEP_BITS
 from gnndrive.host.messages import Kind, Message
@@ -34,17 +36,18 @@ from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable, RemoteTicket
 Key: TypeAlias = tuple[int, int]
 Send: TypeAlias = Callable[[Message, Asked], object]
 """Sends an owner a message, with what comes with ANNOUNCE and FORESEE; never waits."""
-Bring: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+NO_PLACES: Int32Array = np.empty(0, np.int32)
 ANSWERS = (Kind.READY, Kind.FAILED, Kind.LEFT)
 
 
 @dataclass(frozen=True, slots=True)
 class Arriving:
     """Where rows of a table go that an owner sends: `places`, int32 [n], of `rows`, uint8 [all of
-    the batch, row_bytes]."""
+    the batch, row_bytes]; `pulled`: those are on the device, which copies them."""
 
     rows: torch.Tensor
     places: Int32Array
+    pulled: bool = False
 
     def land(self, begin: int, memory: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
         """Copy those from number `begin` on, which lie in memory."""
@@ -57,6 +60,16 @@ class Arriving:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """A batch's rows of a table, `all`, uint8 [n, row_bytes]; if these are on a device, row i of
+    `here` arrives in host memory and is to be row `places[i]` of them."""
+
+    all: torch.Tensor
+    here: torch.Tensor | None
+    places: Int32Array
+
+
 @dataclass(eq=False)
 class ExchangedTicket:
     """A batch, from its announcement to its lease.
@@ -67,7 +80,7 @@ class ExchangedTicket:
         owned: the ticket at each owner, once it has joined.
         needed, uses: its rows by table, and when they are needed next, if that is known.
         held: what it holds of rows that this rank has kept, by table, until it joins.
-        rows: see `Rows`; where its rows arrive, once it has joined.
+        rows: of each table, where its rows arrive, once it has joined.
         copying: copies the rows that were held; None: there are none.
         error: why it could not join.
     """
@@ -79,7 +92,7 @@ class ExchangedTicket:
     needed: Mapping[str, Int64Array]
     uses: Mapping[str, NextUses] | None
     held: Mapping[str, Held]
-    rows: Rows = ()
+    rows: Sequence[BatchRows] = ()
     copying: asyncio.Task[None] | None = None
     error: Exception | None = None
 
@@ -95,10 +108,12 @@ class ExchangedBuffer:
         empty: allocates the memory in which rows arrive.
         rank: which of the ranks this one is, for the codes of next uses.
         foreseen: see `Share`.
-        bring: makes a batch's tensor of the rows that have arrived; see `Device.bring`.
+        device: gets a batch's rows.
         kept: for tables of which this rank keeps rows of others; not if they are `foreseen`.
 
     Attributes:
+        pulled: the owners out of whose slots the device copies rows; it may change while no batch
+            has joined.
         epoch: the number of the newest one.
         taken: how many of its batches the user has got; infinity: all. 0 while it asks for one.
     """
@@ -112,12 +127,13 @@ class ExchangedBuffer:
     def __init__(
         self, owners: Mapping[str, Owners], row_bytes: Mapping[str, int], shape: ArenaShape,
         send: Sequence[Send], empty: Allocate = np.empty, rank: int = 0,
-        foreseen: Sequence[str] = (), bring: Bring = lambda rows: rows,
+        foreseen: Sequence[str] = (), device: Device | None = None,
         kept: Mapping[str, RemoteRows] | None = None,
     ) -> None:  # fmt: skip
         self._kept, self._copies = dict(kept or {}), set[asyncio.Task[None]]()
         self._owners, self._row_bytes, self._empty = owners, row_bytes, empty
-        self._send_to, self._bring = tuple(send), bring
+        self._send_to, self._device = tuple(send), device
+        self.pulled: Collection[int] = ()
         self._tickets: dict[int, ExchangedTicket] = {}  # announced, by the batch's index
         self._known: dict[int, ExchangedTicket] = {}  # those whose superbatches are known
         self._rank, self._foreseen, self._codes = rank, tuple(foreseen), np.empty(0, np.uint16)
@@ -232,18 +248,41 @@ class ExchangedBuffer:
         return tickets
 
     def _join(self, ticket: ExchangedTicket) -> None:
-        ticket.rows = [
-            empty_tensor(self._empty, (count, nbytes), torch.uint8)
-            for count, nbytes in zip(ticket.counts, self._row_bytes.values(), strict=True)
+        made = [
+            self._memory((count, nbytes), [each[table] for each in ticket.places])
+            for table, (count, nbytes) in enumerate(
+                zip(ticket.counts, self._row_bytes.values(), strict=True)
+            )
         ]
+        ticket.rows = [rows for rows, _ in made]
         if ticket.held:
             ticket.copying = self._begin(self._copy_held(ticket.held, ticket.rows))
             ticket.held = {}
         _, index = ticket.key
-        for arriving, places in zip(self._arriving, ticket.places, strict=True):
-            arriving[ticket.key] = list(map(Arriving, ticket.rows, places))
+        for owner, arriving in enumerate(self._arriving):
+            arriving[ticket.key] = [by_owner[owner] for _, by_owner in made]
         for part in self.parts:
             ticket.owned += part.join([(index, {})])
+
+    def _memory(
+        self, shape: tuple[int, int], places: Sequence[Int32Array]
+    ) -> tuple[BatchRows, list[Arriving]]:
+        """Memory for a batch's rows of a table, and where those of each owner go."""
+        if not self.pulled:
+            rows = empty_tensor(self._empty, shape, torch.uint8)
+            return BatchRows(rows, None, NO_PLACES), [Arriving(rows, each) for each in places]
+        assert self._device is not None
+        rows = self._device.rows(*shape)
+        others = [NO_PLACES if n in self.pulled else each for n, each in enumerate(places)]
+        ends = np.cumsum([len(each) for each in others])
+        here = empty_tensor(self._empty, (ends[-1], shape[1]), torch.uint8)
+        arriving = [
+            Arriving(rows, each, pulled=True)
+            if n in self.pulled
+            else Arriving(here, np.arange(ends[n] - len(each), ends[n], dtype=np.int32))
+            for n, each in enumerate(places)
+        ]
+        return BatchRows(rows, here, np.concatenate(others)), arriving
 
     async def granted(self, ticket: ExchangedTicket) -> ExchangedLease:
         """See `BatchBuffer.granted`; all rows are valid when this returns. Also raises PeerError if
@@ -265,7 +304,7 @@ class ExchangedBuffer:
             each.result().release()  # the owner has released the slots; its place is free
         rows, ticket.rows = ticket.rows, ()
         self._known.pop(ticket.key[1], None)
-        return ExchangedLease(dict(zip(self._owners, rows, strict=True)), self._bring)
+        return ExchangedLease(dict(zip(self._owners, rows, strict=True)), self._device)
 
     def leave(self, ticket: ExchangedTicket) -> None:
         """See `BatchBuffer.leave`; the rows' memory stays until all owners have answered."""
@@ -286,12 +325,12 @@ class ExchangedBuffer:
         for name, each in held.items():
             self._kept[name].release(each)
 
-    async def _copy_held(self, held: Mapping[str, Held], rows: Rows) -> None:
+    async def _copy_held(self, held: Mapping[str, Held], rows: Sequence[BatchRows]) -> None:
         for name, each in zip(self._owners, rows, strict=True):
             if name in held:
-                await self._kept[name].copy_out(held[name], each)
+                await self._kept[name].copy_out(held[name], each.all)
 
-    async def _keep(self, ticket: ExchangedTicket, rows: Rows) -> None:
+    async def _keep(self, ticket: ExchangedTicket, rows: Sequence[BatchRows]) -> None:
         """Keep the rows of other ranks that have arrived, once those that were here are in their
         places; no user has them yet."""
         if ticket.copying is not None:
@@ -299,7 +338,7 @@ class ExchangedBuffer:
         for at, (name, each) in enumerate(zip(self._owners, rows, strict=True)):
             if name in self._kept:
                 arrived = [places[at] for places in ticket.places]
-                await self._kept[name].copy_in(ticket.needed[name], arrived, each)
+                await self._kept[name].copy_in(ticket.needed[name], arrived, each.all)
 
     def _begin(self, copies: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begin copies, which end whatever happens to their batch."""
@@ -377,10 +416,10 @@ class ExchangedBuffer:
 
 
 class ExchangedLease:
-    """A batch's rows, all of them valid, which have arrived in its own memory on the host."""
+    """A batch's rows, all of them valid, which have arrived in its own memory."""
 
-    def __init__(self, rows: dict[str, torch.Tensor], bring: Bring) -> None:
-        self._rows, self._bring = rows, bring
+    def __init__(self, rows: dict[str, BatchRows], device: Device | None) -> None:
+        self._rows, self._device = rows, device
 
     async def ready(self) -> None:
         """See `BatchLease.ready`; they are."""
@@ -393,8 +432,15 @@ class ExchangedLease:
         self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...], parts: Parts = ()
     ) -> torch.Tensor:
         """See `BatchLease.gather`; nothing is gathered, so batches must not be padded."""
-        rows = self._rows.pop(table)
-        return self._bring(rows.view(-1).view(dtype).view(len(rows), *row_shape))
+        arrived, device = self._rows.pop(table), self._device
+        rows = arrived.all.view(-1).view(dtype).view(len(arrived.all), *row_shape)
+        if device is None:
+            return rows
+        if arrived.here is None:
+            return device.bring(rows)
+        if len(arrived.places):
+            device.put(arrived.here, arrived.all, arrived.places)
+        return rows
 
     async def gathered(self) -> None:
         """See `BatchLease.gathered`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gnndrive.buffer.items import CODE_BYTES, MAPPING_BYTES, SLOT_TABLE_BYTES
 from gnndrive.common.items import Item, Life, Owner, Shape, Use, if_any
@@ -20,6 +21,9 @@ ASKED_BYTES = 8 + 4
 # Of a row that a batch holds, or asks for beside those: the same again, and its slot. And while the
 # rows of one batch are looked up or kept: row id 8, slot 4, pending 4, to load 8 + 4, place 8.
 KEPT_BYTES, KEEPING_BYTES = ASKED_BYTES + 4, 36
+MOVE_BYTES = 2 * 4  # of a row that a device copies: its slot, and where it goes
+INDEX_BYTES = 8  # of a row that torch puts into a batch: where it goes
+COPIERS = 2  # threads that copy rows for batches and other ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class Exchange:
     def world(self) -> int:
         """How many ranks there are."""
         return len(self.places)
+
+    @property
+    def pulls(self) -> bool:
+        """Whether devices may copy rows by themselves; those that are kept are in host memory."""
+        return not self.kept_bytes
 
     def count(self, table: str) -> int:
         """How many rows of a table this rank owns."""
@@ -70,13 +79,7 @@ class Exchange:
         return self.owners[table].values_of(self.places[self.rank], classes)
 
     def items(self, shape: Shape) -> Iterator[Item]:
-        """See `Part`. All ranks ask one owner for as many rows as one rank asks all owners for."""
-        rows_bytes = sum(each.row_bytes * each.entries_max for each in shape.tables)
-        coming, why = shape.extracted, "rows of {} batches that arrive, and as many that are sent"
-        yield Item(
-            "exchanged rows", 2 * coming * rows_bytes + self.world * PIECE_BYTES,
-            why.format(coming), Owner.RANK, Life.EPOCH, use=Use.READING,
-        )  # fmt: skip
+        """See `Part`."""
         ids = (ASKED_BYTES + 2 * ANNOUNCED_BYTES) * shape.queued + JOINED_BYTES * shape.extracted
         why = f"numbers of rows that {shape.queued} batches of each rank need"
         yield Item("announced rows", ids * shape.entries, why, life=Life.EPOCH)
@@ -111,8 +114,23 @@ def _slot_bytes(row_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class SentRows:
+    """Rows that `world` ranks send each other."""
+
+    world: int
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`. All ranks ask one owner for as many rows as one rank asks all owners for."""
+        coming, why = shape.extracted, "rows of {} batches that arrive, and as many that are sent"
+        yield Item(
+            "exchanged rows", 2 * coming * _rows_bytes(shape) + self.world * PIECE_BYTES,
+            why.format(coming), Owner.RANK, Life.EPOCH, use=Use.READING,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class OnDevice:
-    """What an exchange takes beside that if batches are delivered to a device.
+    """What sent rows take beside that if batches are delivered to a device.
 
     Attributes:
         pinned_per_byte: see `Device`.
@@ -127,9 +145,8 @@ class OnDevice:
     def items(self, shape: Shape) -> Iterator[Item]:
         """See `Part`."""
         tables = shape.tables
-        rows_bytes = sum(each.row_bytes * each.entries_max for each in tables)
         why = "features of two batches that have arrived, rounded up by torch"
-        pinned = self.pinned_per_byte * rows_bytes
+        pinned = self.pinned_per_byte * _rows_bytes(shape)
         yield Item("pinned features", pinned, why, life=Life.KEPT, use=Use.READING)
         nbytes = sum(PIECES * piece_rows(n.row_bytes, n.rows) * n.row_bytes for n in tables)
         nbytes += self.copy_out_bytes * len(tables)
@@ -137,3 +154,39 @@ class OnDevice:
         yield Item("exchange staging", nbytes, why, life=Life.BUFFER, use=Use.READING)
         scratch = self.scratch_bytes * len(tables) * shape.on_device
         yield from if_any(Item("exchange scratch", scratch, why, on_device=True, use=Use.READING))
+
+
+@dataclass(frozen=True, slots=True)
+class PulledRows:
+    """Rows that a device copies out of slots of ranks of this host.
+
+    Attributes:
+        pinned_per_byte: see `Device`.
+        scratch_bytes: of a copy; see `Device.copy_out_scratch_bytes`.
+        sent: whether others arrive in host memory.
+    """
+
+    pinned_per_byte: int
+    scratch_bytes: int
+    sent: bool
+
+    def items(self, shape: Shape) -> Iterator[Item]:
+        """See `Part`."""
+        copied, coming = shape.entries * MOVE_BYTES, shape.extracted
+        nbytes = coming * (_rows_bytes(shape) + copied)
+        if self.sent:
+            nbytes += 2 * (_rows_bytes(shape) + shape.entries * INDEX_BYTES)
+        why = f"rows of {coming} batches that are copied out of GPUs' slots"
+        device = partial(Item, life=Life.EPOCH, on_device=True, use=Use.READING)
+        yield device("exchanged rows", nbytes * shape.on_device, why)
+        scratch = 0
+        if self.scratch_bytes and shape.on_device:
+            at_once = min(self.scratch_bytes, _rows_bytes(shape)) + shape.entries * INDEX_BYTES
+            scratch = COPIERS * at_once
+        yield from if_any(device("exchange scratch", scratch, "for rows on their way there"))
+        why = "which slots, of two batches, rounded up by torch"
+        yield Item("pinned slots", self.pinned_per_byte * copied, why, use=Use.READING)
+
+
+def _rows_bytes(shape: Shape) -> int:
+    return sum(each.row_bytes * each.entries_max for each in shape.tables)

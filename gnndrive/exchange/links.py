@@ -6,8 +6,8 @@ delay neither the event loop nor those of the other direction. The receiving thr
 their batch's memory; it waits for the network alone.
 
 A frame is a head (bytes of the message, whom it is for, bytes behind it), the message
-(`host/messages.py`), and for ANNOUNCE row numbers, for READY rows, for ANNOUNCE and FORESEE codes
-of next uses. An empty frame says that the sender is alive.
+(`host/messages.py`), and for ANNOUNCE row numbers, for READY rows, for SLOTS numbers of slots, for
+ANNOUNCE and FORESEE codes of next uses. An empty frame says that the sender is alive.
 """
 
 from __future__ import annotations
@@ -248,8 +248,9 @@ class Link:
         self._waiting.put((OWNER, message, behind))
 
     def answer(self, message: Message, rows: Sequence[torch.Tensor]) -> None:
-        """Send the asking rank a message, with a batch's rows if they are ready."""
-        self._waiting.put((ASKER, message, [each.numpy().reshape(-1) for each in rows]))
+        """Send the asking rank a message, with a batch's rows if they are ready, or their slots."""
+        behind = [each.numpy().reshape(-1).view(np.uint8) for each in rows]
+        self._waiting.put((ASKER, message, behind))
 
     def _send_all(self) -> None:
         alive = _HEAD.pack(0, 0, 0)
@@ -282,8 +283,8 @@ class Link:
             self._why = self._why or LinkError("the connection was closed")
         except Exception as error:  # whatever it is: both ranks wait for what would have arrived
             self.abort(error)
-        self._waiting.put(None)
         self._call_in_loop(self._ended, None if self._goodbye else self._why)
+        self._call_in_loop(self._waiting.put, None)  # then: the other may free what this one used
         self._call_in_loop(self._received.set)
 
     def _receive_one(self) -> bool:
@@ -305,12 +306,13 @@ class Link:
             asked = Asked((), self._receive_codes(nbytes, self._foreseen))
         elif whom == ASKER and message.kind is Kind.READY:
             self._receive_rows((message.epoch, message.step), nbytes)
+        elif whom == ASKER and message.kind is Kind.SLOTS:
+            asked = self._receive_slots((message.epoch, message.step), nbytes)
         elif nbytes:
             raise LinkError(f"{message.kind.name} has {nbytes:,} bytes too many")
         if message.kind is Kind.BYE:
             self._goodbye = True
-            self._waiting.put(None)  # the rank closes its end when this one is closed
-            return True
+            return True  # the rank closes its end when this one is closed
         self._call_in_loop(self._receive, whom == OWNER, message, asked)
         return True
 
@@ -341,11 +343,23 @@ class Link:
             self._fill(each.view(np.uint8).data)
         return codes
 
-    def _receive_rows(self, key: tuple[int, int], nbytes: int) -> None:
+    def _arriving(self, key: tuple[int, int]) -> Sequence[Arriving]:
         try:
-            arriving = self._places_of(key)
+            return self._places_of(key)
         except KeyError:
             raise LinkError(f"rows of batch {key} arrive, which was not asked for") from None
+
+    def _receive_slots(self, key: tuple[int, int], nbytes: int) -> Asked:
+        arriving = [each for each in self._arriving(key) if each.pulled]
+        slots = [np.empty(len(each.places), np.int32) for each in arriving]
+        if nbytes != sum(each.nbytes for each in slots):
+            raise LinkError(f"batch {key} has {nbytes:,} bytes of slots")
+        for each in slots:
+            self._fill(each.view(np.uint8).data)
+        return Asked((), slots=slots)
+
+    def _receive_rows(self, key: tuple[int, int], nbytes: int) -> None:
+        arriving = [each for each in self._arriving(key) if not each.pulled]
         if nbytes != sum(len(each.places) * each.rows.shape[1] for each in arriving):
             raise LinkError(f"batch {key} has {nbytes:,} bytes of rows")
         for each in arriving:

@@ -2,15 +2,18 @@
 
 A `Group` of the host service extracts what the ranks ask for, in the order of their turns. Once a
 batch's rows are valid they are copied, the slots are released, and the copies are sent: no lease
-waits until a rank takes its rows. Batches of all ranks together hold few more slots than those of
-one process would (`batches_at_once`), so that W buffers load what one of their size does. The share
-stays when this rank's epoch has ended, because the others go on.
+waits until a rank takes its rows. A rank whose GPU reads the slots copies the rows itself
+(`pulled_rows.py`): it is told the slots, and says when its copy has ended. Batches of all ranks
+together hold few more slots than those of one process would (`batches_at_once`), so that W buffers
+load what one of their size does. The share stays when this rank's epoch has ended, because the
+others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import gt
 from typing import TypeAlias
@@ -18,9 +21,9 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.feature_buffer import FeatureBuffer, Lease
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.records import Codes, Int64Array, NextUses
+from gnndrive.common.records import Codes, Int32Array, Int64Array, NextUses
 from gnndrive.exchange.next_uses import SharedUses
 from gnndrive.exchange.slot_copies import SlotCopies
 from gnndrive.host.arena import Arena, ArenaShape
@@ -32,7 +35,8 @@ from gnndrive.pipeline.workers import Workers
 Rows: TypeAlias = Sequence[torch.Tensor]
 """Rows of each table, uint8 [n, row_bytes]."""
 Answer: TypeAlias = Callable[[Message, Rows], object]
-"""Sends a rank a message, with its rows if that is READY; never waits."""
+"""Sends a rank a message, with its rows if that is READY, or slots, int32 [n] of each table, if it
+is SLOTS; never waits."""
 Key: TypeAlias = tuple[int, int]
 COPIED = 2  # batches whose rows are copied while others are extracted
 SMALL = 1 / 4  # of the slots, which batches in flight may hold
@@ -40,16 +44,18 @@ SMALL = 1 / 4  # of the slots, which batches in flight may hold
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a rank tells an owner with ANNOUNCE or FORESEE.
+    """What a rank tells an owner with ANNOUNCE or FORESEE, and an owner a rank with SLOTS.
 
     Attributes:
         rows: the owner's numbers of a batch's rows, int64 [n] for each table.
         codes: when the batch's rows, or all of the owner's, are needed next (see `NextUses`),
             uint16 [n] for each table whose next uses are known; none: that is not known.
+        slots: in which of the owner's slots a batch's rows are, int32 [n] for each table.
     """
 
     rows: Sequence[Int64Array]
     codes: Sequence[Codes] = ()
+    slots: Sequence[Int32Array] = ()
 
 
 NOTHING = Asked(())
@@ -79,11 +85,7 @@ class Share:
         self, world: int, buffer: FeatureBuffer, stages: Stages, shape: ArenaShape,
         workers: Workers, foreseen: Sequence[str] = (), empty: Allocate = np.empty,
     ) -> None:  # fmt: skip
-        made = {
-            name: SlotCopies.of(table.memory, table.row_bytes, table.rows, workers, empty)
-            for name, table in buffer.tables.items()
-        }
-        self.copies = {name: each for name, each in made.items() if each is not None}
+        self._empty, self._copies = empty, dict[str, SlotCopies]()
         most = batches_at_once(world, buffer, stages, shape)
         self.group = Group(range(world), buffer, stages, most=most)
         self.foreseen, self._epoch, self._end = tuple(foreseen), -1, 0
@@ -99,6 +101,21 @@ class Share:
         """A rank will ask; `answer` gets what is said to it."""
         self.askers[rank] = Asker(self, rank, answer)
         return self.askers[rank]
+
+    def copies(self) -> Mapping[str, SlotCopies]:
+        """What copies rows to host memory; none: `Lease.gather` does. ConfigError: there is no
+        memory for it."""
+        if not self._copies:
+            with ExitStack() as undo:
+                made = dict[str, SlotCopies]()
+                for name, table in self.buffer.tables.items():
+                    given = table.memory, table.row_bytes, table.rows, self.workers, self._empty
+                    if (copies := SlotCopies.of(*given)) is not None:
+                        undo.callback(copies.close)
+                        made[name] = copies
+                self._copies = made
+                undo.pop_all()
+        return self._copies
 
     def foresee(self, rank: int, message: Message, codes: Sequence[Codes]) -> None:
         """A rank knows what its batches from `message.step` to before `message.a` need: for each
@@ -149,17 +166,20 @@ class Share:
         while copying := [task for each in self.askers.values() for task in each.tasks]:
             await asyncio.wait(copying)
         await self.group.aclose()
-        while self.copies:
-            self.copies.popitem()[1].close()
+        while self._copies:
+            self._copies.popitem()[1].close()
 
 
 class Asker:
-    """A rank that asks for rows, as their owner sees it."""
+    """A rank that asks for rows, as their owner sees it. `pulls`: whether it copies them itself."""
+
+    pulls = False
 
     def __init__(self, share: Share, rank: int, answer: Answer) -> None:
         self.rank, self.tasks = rank, set[asyncio.Task[None]]()
         self._share, self._answer = share, answer
         self._copying: set[Key] = set()
+        self._pulled: dict[Key, asyncio.Future[None]] = {}  # until the rank's copy has ended
         self._given_up: set[Key] = set()  # of these
         self._answered: set[Key] = set()  # whose rows were sent, and not said to have arrived
         self._later: list[Message] = []  # when nothing is copied
@@ -188,6 +208,14 @@ class Asker:
                 names = self._share.foreseen
                 uses = zip(names, asked.codes, strict=True)
                 self._member.uses[key] = {name: NextUses(codes, None) for name, codes in uses}
+        elif message.kind is Kind.PULLS:
+            self.pulls = True
+            return
+        elif message.kind is Kind.PULLED:
+            if (pulled := self._pulled.pop(key, None)) is None:
+                raise ProtocolError(f"rank {self.rank} has copied batch {key}, which was not said")
+            pulled.set_result(None)
+            return
         elif message.kind is Kind.RELEASE:
             self._answered.discard(key)
             self._share.go_on()
@@ -219,9 +247,12 @@ class Asker:
         )
 
     def leave(self, lost: bool) -> None:
-        """The rank asks no more; `lost`: it has died. What is being copied for it is waited for."""
+        """The rank asks no more; `lost`: it has died. What is being copied for it is waited for,
+        but not what it copies: of a batch that does not become READY it uses nothing."""
         if self._lost is None:
             self._lost = lost
+            while self._pulled:
+                self._pulled.popitem()[1].set_result(None)
             if not self._copying:
                 self._share.group.leave(self._member, lost)
                 self._share.go_on()
@@ -250,9 +281,12 @@ class Asker:
                 rows.append(lease.gather(name, torch.uint8, (table.row_bytes,)))
 
         try:
-            for name, copies in self._share.copies.items():
-                rows.append(await copies.copy(lease.alias(name)))
-            if not self._share.copies:
+            if self.pulls:
+                await self._pull(key, lease)
+            elif found := self._share.copies():
+                for name, copies in found.items():
+                    rows.append(await copies.copy(lease.alias(name)))
+            else:
                 await self._share.workers.run(copy)
                 await lease.gathered()
         except Exception as error:
@@ -277,3 +311,13 @@ class Asker:
         if self._lost is not None:
             self._share.group.leave(self._member, self._lost)
         self._share.go_on()
+
+    async def _pull(self, key: Key, lease: Lease) -> None:
+        """Have the rank copy rows out of their slots, and wait until it has."""
+        if self._lost is not None:
+            return
+        pulled = self._pulled[key] = asyncio.get_running_loop().create_future()
+        tables = self._share.buffer.tables
+        slots = [torch.from_numpy(lease.alias(name)) for name in tables]
+        self._answer(Message(Kind.SLOTS, *key), slots)
+        await pulled

@@ -36,7 +36,7 @@ class ProtocolError(GNNDriveError):
 
 
 class Kind(IntEnum):
-    """What a message says. Those up to `FORESEE` come from ranks, the others from the service,
+    """What a message says. Those up to `PULLS` come from ranks, the others from the service,
     which also passes `AWAY` and `PASSED` on."""
 
     HELLO = 1  # text: who connects, and what its loader needs
@@ -54,6 +54,8 @@ class Kind(IntEnum):
     OPEN = 13  # the rank needs the rows of window `step`; answered by OPENED
     SHUT = 14  # the rank needs them no more; also says that it will not open the window
     FORESEE = 15  # a superbatch that begins with batch `step`: first uses of rows; see `exchange`
+    PULLED = 16  # the rank's copy of a batch's rows out of SLOTS has ended, well or not
+    PULLS = 17  # from now on the rank copies rows by itself: it gets SLOTS
     STATUS = 32  # from anybody: answered by REPORT, whose clients begin with client `a`
     WELCOME = 64  # text: what the service has; file descriptors come with it
     REFUSED = 65  # text: why the client is refused
@@ -63,6 +65,7 @@ class Kind(IntEnum):
     PEER_LOST = 69  # rank `a` has died
     AWAITED = 70  # the next turn is that of rank `a`; −1: all batches that could join have joined
     BROKEN = 71  # the service cannot extract any more; text: the error
+    SLOTS = 74  # where the valid rows of a batch are, answered by PULLED; see `exchange`
     REPORT = 72  # text: what the service serves, and to whom
     # The rows of window `step` are valid, or it is the oldest and has what it can have. Text: where
     # its graph is, or why it cannot be loaded; empty: the rank has to load it.

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import torch
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, PeerError
 from gnndrive.common.owners import Owners
+from gnndrive.common.plugins import find
+from gnndrive.common.records import Int32Array
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
-from gnndrive.exchange.items import Exchange
+from gnndrive.exchange.items import COPIERS, Exchange
 from gnndrive.exchange.links import Address, Link, Meeting
+from gnndrive.exchange.pulled_rows import PulledRows
 from gnndrive.exchange.remote_rows import RemoteRows
-from gnndrive.exchange.share import Asked, Rows, Share
+from gnndrive.exchange.share import NOTHING, Asked, Rows, Share
 from gnndrive.host.arena import ArenaShape
-from gnndrive.host.messages import Message, ProtocolError
+from gnndrive.host.messages import Kind, Message, ProtocolError
+from gnndrive.host.start import host_identity
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.ranks import TIMEOUT_S, Ranks, check_same
 from gnndrive.loader.settings import RuntimeSettings
@@ -36,7 +43,10 @@ STRIDE = "stride"
 CLOSED = (
     "has closed its loader or left it in the middle of an epoch, and owns rows that this one needs"
 )
-COPIERS = 2  # threads that copy rows for other ranks
+STAGED = (
+    "this GPU cannot read the slots of rank {rank}, so its rows go through host memory, of which "
+    "that takes more than the plan says: {error}"
+)
 
 
 def exchange_of(
@@ -129,6 +139,10 @@ class Exchanging:
             "tables whose next uses are known": self.foreseen,
         }
         places = stages.extracting_queue + stages.training_queue + SPARE_PLACES
+        self._ranks, plugin = ranks, settings.request.device[0]
+        host = None
+        if find("devices", plugin).pulls and self.exchange.pulls:
+            host = host_identity()
         error: Exception | None = None
         meeting, address = None, Address("", 0, b"")
         self._socks: dict[int, socket.socket] = {}
@@ -138,12 +152,13 @@ class Exchanging:
                 address = meeting.address
             except Exception as caught:
                 error = caught
-            told = needs, places, address
+            told = needs, places, address, host
             everyone = ranks.all_or_none("finding the ranks", told, error)
-            check_same([each for each, _, _ in everyone])
+            check_same([each for each, *_ in everyone])
+            self._hosts = [each for *_, each in everyone]
             assert meeting is not None
             try:
-                self._socks = meeting.connect(ranks.rank, [each for _, _, each in everyone])
+                self._socks = meeting.connect(ranks.rank, [each for _, _, each, _ in everyone])
             except Exception as caught:
                 error = caught
             try:
@@ -152,13 +167,31 @@ class Exchanging:
                 self.close()
                 raise
         wide = max(each.rows for each in self.exchange.owners.values()) >= 1 << 31
-        places = max(each for _, each, _ in everyone)
+        places = max(each for _, each, _, _ in everyone)
         self.shape = ArenaShape(places, batch_entries_max(request), wide)
 
     def buffers(self, pool: BufferPool, device: Device, empty: Allocate) -> ExchangeBuffers:
         """Begin to serve the other ranks, in the loop thread."""
         socks, self._socks = self._socks, {}
         return ExchangeBuffers(pool, self, socks, self._timeout_s, device, empty)
+
+    def open_slots(
+        self, buffers: ExchangeBuffers | Exception, call: Callable[..., Any] = lambda _: None
+    ) -> None:
+        """Have the ranks of each host open each other's slots on GPUs, before they ask for rows. A
+        collective call, with the error of a rank that has no `buffers`, which is raised. `call` has
+        the loop thread await something."""
+        if not any(self._hosts):  # the ranks have no GPUs, or slots in host memory
+            return
+        exported, rank = None, self._ranks.rank
+        failed = buffers if isinstance(buffers, Exception) else None
+        if not isinstance(buffers, Exception):
+            exported = call(buffers.export())
+        everyone = self._ranks.all_or_none("telling where the slots are", exported, failed)
+        assert not isinstance(buffers, Exception)
+        near = [n for n, host in enumerate(self._hosts) if host and host == self._hosts[rank]]
+        for why in call(buffers.open({n: everyone[n] for n in near})):
+            warnings.warn(why, stacklevel=2)
 
     def close(self) -> None:
         """Close the connections that are not used."""
@@ -193,6 +226,7 @@ class ExchangeBuffers(RankBuffers):
             self._share = Share(
                 exchange.world, self._own, stages, shape, self._copiers, given.foreseen, empty
             )
+            self._pulls = PulledRows(device, self._copiers)
             self._places, send = exchange.places, dict[int, Any]()
             self._links, loop = dict[int, Link](), asyncio.get_running_loop()
             for rank, place in enumerate(exchange.places):
@@ -209,6 +243,7 @@ class ExchangeBuffers(RankBuffers):
                 undo.callback(link.abort)  # closing does not end a thread that receives
                 self._share.enter(rank, link.answer)
                 send[place] = link.ask
+            self._device, self._send = device, send
             by_place = [send[place] for place in sorted(send)]
             sizes = [(each.name, each.row_bytes, each.batch_rows_max) for each in tables]
             own = exchange.places[exchange.rank]
@@ -226,7 +261,7 @@ class ExchangeBuffers(RankBuffers):
                 empty,
                 exchange.rank,
                 given.foreseen,
-                device.bring,
+                device,
                 kept,
             )
             for link in self._links.values():
@@ -234,6 +269,57 @@ class ExchangeBuffers(RankBuffers):
             self._taking_own = loop.create_task(self._take_own())
             self._taking_own.add_done_callback(self._own_ended)
             undo.pop_all()
+
+    # ---- slots on GPUs; see `Exchanging.open_slots`
+
+    async def export(self) -> Any:
+        """What other ranks of this host open this rank's slots with, or a text why they cannot."""
+        try:
+            return self._device.export_slots(self._own_slots())
+        except Exception as error:  # of torch, or of the driver
+            return f"GPU memory cannot be exported ({error})"
+
+    def _own_slots(self) -> list[torch.Tensor]:
+        shared = (table.memory.shared for table in self._own.tables.values())
+        return [each for each in shared if each is not None]
+
+    async def open(self, exported: Mapping[int, Any]) -> list[str]:
+        """Open what ranks of this host have exported, and say so to them; why not, if a rank's
+        cannot be opened. ConfigError: there is no memory for rows that go through the host's."""
+        refused, pulled = list[str](), set[int]()
+        for rank, each in exported.items():
+            try:
+                if rank == self._rank:  # whether or not others can have it
+                    self._pulls.add(rank, self._own_slots())
+                elif isinstance(each, str):
+                    raise ConfigError(each)
+                else:
+                    self._pulls.open(rank, each)
+            except Exception as error:
+                refused.append(STAGED.format(rank=rank, error=error))
+            else:
+                pulled.add(self._places[rank])
+                self._send[self._places[rank]](Message(Kind.PULLS), NOTHING)
+        self.buffer.pulled = pulled
+        if len(pulled) < len(self._places):  # as likely this rank's are not opened by all
+            self._share.copies()
+        return refused
+
+    def _pull(self, rank: int, message: Message, slots: Sequence[Int32Array]) -> None:
+        """Copy a batch's rows out of a rank's slots, and tell that rank."""
+        place, pulled = self._places[rank], replace(message, kind=Kind.PULLED)
+
+        def ended(error: Exception | None) -> None:
+            if error is not None:
+                self.buffer.lose(place, error)
+            self._send[place](pulled, NOTHING)
+
+        try:
+            arriving = self.buffer.places_of(place, (message.epoch, message.step))
+        except KeyError:  # the owner has been lost
+            ended(None)
+            return
+        self._pulls.pull(rank, arriving, slots, ended)
 
     @property
     def owner(self) -> str:  # type: ignore[override]
@@ -256,6 +342,8 @@ class ExchangeBuffers(RankBuffers):
         try:
             if for_owner:
                 self._share.askers[rank].receive(message, asked)
+            elif message.kind is Kind.SLOTS:
+                self._pull(rank, message, asked.slots)
             else:
                 self.buffer.receive(self._places[rank], message)
         except ProtocolError as error:
@@ -268,6 +356,9 @@ class ExchangeBuffers(RankBuffers):
         """Take what this rank's own share answers, in order, as the other ranks' threads do."""
         while True:
             message, rows = await self._own_answers.get()
+            if message.kind is Kind.SLOTS:
+                self._pull(self._rank, message, [each.numpy() for each in rows])
+                continue
             if rows:
                 key = message.epoch, message.step
                 arriving = self.buffer.places_of(self._places[self._rank], key)
@@ -285,6 +376,7 @@ class ExchangeBuffers(RankBuffers):
         if self._closed:
             return
         self._share.askers[rank].leave(lost=why is not None)
+        self._pulls.shut(rank)
         said = CLOSED if why is None else f"has died, was killed or cannot be reached ({why})"
         self.buffer.lose(self._places[rank], PeerError(rank, said))
 
@@ -307,11 +399,12 @@ class ExchangeBuffers(RankBuffers):
         """Tell the other ranks that this one leaves, and end its share."""
         if not self._closed:
             self._closed = True
+            self._taking_own.cancel()
+            await asyncio.wait([self._taking_own])
+            await self._pulls.aclose()  # before the others hear that their slots are not used
             for link in self._links.values():
                 link.say_goodbye()
             await self._share.aclose()
-            self._taking_own.cancel()
-            await asyncio.wait([self._taking_own])
             await asyncio.gather(*(link.aclose() for link in self._links.values()))
             self._pool.give(self._own)
         await self._pool.drain()

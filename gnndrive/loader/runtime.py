@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
+from typing import cast
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.feature_buffer import FeatureBuffer
@@ -32,7 +33,7 @@ from gnndrive.disk.engines import choose, make_engine
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.loader.buffer_pool import BufferPool, Buffers
-from gnndrive.loader.exchanging import Exchanging
+from gnndrive.loader.exchanging import ExchangeBuffers, Exchanging
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.sharing import HostService
 from gnndrive.loader.tracing import TraceCounters
@@ -185,6 +186,12 @@ class Runtime:
             raise
         self.engine = engine
         return pool
+
+    def open_slots(self) -> None:
+        """See `Exchanging.open_slots`."""
+        if self._exchanging is not None:
+            buffers = cast(ExchangeBuffers, self._buffers)
+            self._exchanging.open_slots(buffers, self.loop_thread.call)
 
     def check_caller(self) -> None:
         """Raise ConfigError in a thread that would wait for one that waits for it, or does not

@@ -402,7 +402,17 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
                     if timeline is not None:
                         timeline.close()
                     raise
-                runtime = Runtime(self.data, settings, host, exchanging, timeline)
+                try:
+                    runtime = Runtime(self.data, settings, host, exchanging, timeline)
+                except Exception as error:
+                    if exchanging is not None:  # the others wait for this rank
+                        exchanging.open_slots(error)
+                    raise
+                try:
+                    runtime.open_slots()
+                except BaseException:
+                    runtime.close()
+                    raise
                 if host is not None and host.graph is not None:
                     self._collate.use_labels(host.graph.labels)
                 if self._closed:  # meanwhile, by a signal handler

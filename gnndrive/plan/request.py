@@ -20,7 +20,7 @@ from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.items import Item, Owner, Part, Shape, TableShape, Use, if_any
 from gnndrive.common.plugins import find
-from gnndrive.exchange.items import Exchange, OnDevice
+from gnndrive.exchange.items import Exchange, OnDevice, PulledRows, SentRows
 from gnndrive.host.arena import AnnouncedRows
 from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import DrawnBatches
@@ -225,12 +225,19 @@ def planner_of(request: PlanRequest, stages: StageCounts) -> Planner:
 
 
 def _exchange_parts(request: PlanRequest, device: type[Device]) -> list[Part]:
-    if request.exchange is None:
+    exchange = request.exchange
+    if exchange is None:
         return []
-    if not device.delivers:
-        return [request.exchange]
-    out = device.copy_out_bytes(), device.copy_out_scratch_bytes()
-    return [request.exchange, OnDevice(device.pinned_per_byte, *out)]
+    parts: list[Part] = [exchange]
+    pulls = device.pulls and exchange.pulls
+    if sent := not pulls or exchange.world > request.ranks:
+        parts.append(SentRows(exchange.world))
+    scratch = device.copy_out_scratch_bytes()
+    if device.delivers and sent:
+        parts.append(OnDevice(device.pinned_per_byte, device.copy_out_bytes(), scratch))
+    if pulls:
+        parts.append(PulledRows(device.pinned_per_byte, scratch, sent))
+    return parts
 
 
 def shape_of(

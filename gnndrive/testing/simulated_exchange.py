@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from gnndrive.buffer.slot_table import SlotTable
@@ -17,10 +18,11 @@ from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.owned_rows import OwnedRows
+from gnndrive.exchange.pulled_rows import PulledRows
 from gnndrive.exchange.remote_rows import RemoteRows
-from gnndrive.exchange.share import Asked, Rows, Share
+from gnndrive.exchange.share import NOTHING, Asked, Rows, Share
 from gnndrive.host.arena import ArenaShape
-from gnndrive.host.messages import Message, ProtocolError
+from gnndrive.host.messages import Kind, Message, ProtocolError
 from gnndrive.pipeline.epoch import Feed
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.sampling.samplers.base import Sampler
@@ -78,6 +80,7 @@ class ExchangingRank(RankUser):
         sizes = file.row_count, number, remote_slots, file.row_bytes
         self.kept = {"x": RemoteRows(*sizes, workers)} if remote_slots and ranks > 1 else {}
         self.share = Share(ranks, self.own.buffer, scenario.stages, shape, workers, foreseen)
+        self.pulls = PulledRows(self.own.device, workers)
         self._lanes: list[Link] = []
         self._lost = set[int]()
         self._make_buffer: Callable[[list[Link]], ExchangedBuffer] = lambda requests: (
@@ -88,7 +91,7 @@ class ExchangingRank(RankUser):
                 [each.send for each in requests],
                 rank=number,
                 foreseen=foreseen,
-                bring=self.own.device.bring,
+                device=self.own.device,
                 kept=self.kept,
             )
         )
@@ -99,13 +102,19 @@ class ExchangingRank(RankUser):
 
     def connect(self, others: Sequence[ExchangingRank]) -> None:
         """Make the lanes to the owners, this rank among them, and theirs to this rank."""
-        requests: list[Link] = []
+        requests, pulled = list[Link](), set[int]()
         for owner in others:
             answers = Link(self._random, partial(self._take, owner.number))
             asker = owner.share.enter(self.number, answers.send)
             requests.append(Link(self._random, partial(owner.serve, self, asker.receive)))
             self._lanes += answers, requests[-1]
-        self.buffer = self._make_buffer(requests)
+            slots = owner.own.buffer.tables["x"].memory.shared
+            if slots is not None and self._random.random() < 0.7:  # else they are on two hosts
+                self.pulls.add(owner.number, [slots])
+                asker.pulls = True
+                pulled.add(owner.number)
+        self._requests, self.buffer = requests, self._make_buffer(requests)
+        self.buffer.pulled = pulled
 
     def serve(
         self, asking: ExchangingRank, receive: Callable[..., None], message: Message, asked: Asked
@@ -121,11 +130,21 @@ class ExchangingRank(RankUser):
         """Take what an owner answers, with the rows that arrive."""
         if not self.alive or owner in self._lost:
             return
+        key = message.epoch, message.step
+        if message.kind is Kind.SLOTS:
+            there, said = self.buffer.places_of(owner, key), replace(message, kind=Kind.PULLED)
+            slots = [each.numpy() for each in rows]
+            self.pulls.pull(owner, there, slots, partial(self._pulled, owner, said))
+            return
         if rows:
-            key = message.epoch, message.step
             for arriving, each in zip(self.buffer.places_of(owner, key), rows, strict=True):
                 arriving.land(0, each.numpy().reshape(-1))
         self.buffer.receive(owner, message)
+
+    def _pulled(self, owner: int, said: Message, error: Exception | None) -> None:
+        assert error is None
+        if self.alive:
+            self._requests[owner].send(said, NOTHING)
 
     def die(self, deliver: bool | None = None) -> None:
         """The process ends now; the others notice it later. See `Rank.die`."""
@@ -142,6 +161,7 @@ class ExchangingRank(RankUser):
         """The connection to a rank has ended; not `lost`: it has said goodbye."""
         if self.alive:
             self._lost.add(other.number)
+            self.pulls.shut(other.number)
             self.share.askers[other.number].leave(lost)
             self.buffer.lose(other.number, PeerError(other.number))
 
@@ -197,6 +217,7 @@ class SimulatedExchange(SimulatedRanks):
                 kept.table.verify()
                 assert sum(kept.table.unused()) == kept.table.slots, "a row is still held"
         for rank in self.ranks:
+            await rank.pulls.aclose()
             await rank.share.aclose()
         for rank in self.ranks:
             await rank.own.close()

@@ -21,7 +21,8 @@ def test_ranks_exchange_rows(run, store, whole, fake):  # noqa: F811
         {"memory": "600MB", "buffer": "3KB"},  # rows leave the GPU and come back
         {"device_memory": 0},
     ]
-    row_classes(store, None, "degree")  # ranks that make them at once warn of it
+    for score in ("degree", "pagerank"):
+        row_classes(store, None, score)  # ranks that make them at once warn of it
     given = {"store": str(store.path), "exchange": True, "host_service": "auto", **SMALL}
     ended = run("on_gpus", 2, fake=fake, asked=[given | each for each in asked])
     assert ended.results == [[dealt(whole, 2)[rank]] * len(asked) for rank in range(2)]

@@ -31,6 +31,7 @@ from gnndrive.common.io.direct_file import Bytes
 from gnndrive.common.records import Int32Array, Int64Array
 
 SPARSE = 4  # a stretch with so many rows for each that is moved is not copied
+COPY_OUT_BYTES = 32 << 20  # of rows on their way out of slots, if torch moves them
 _OUT_OF_MEMORY = 2  # of both cudaError_t and CUresult
 _TRIAL_ROW_BYTES = 16
 
@@ -64,6 +65,12 @@ class Mover(ABC):
             moves: int32 [2, n], on the GPU: slots and places.
             places: the same places, int32 [n], on the host.
         """
+
+    @abstractmethod
+    def pull(
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: torch.Tensor, moves: torch.Tensor
+    ) -> None:
+        """See `Driver.pull`; `moves` is on the GPU."""
 
     @abstractmethod
     def gather(
@@ -105,6 +112,15 @@ class TorchMover(Mover):
         landed.copy_(picked, non_blocking=True)
         return partial(_spread, landed, every, into, places)
 
+    def pull(
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: torch.Tensor, moves: torch.Tensor
+    ) -> None:
+        """See `Mover.pull`: piece by piece, each through the same memory."""
+        at_once = max(COPY_OUT_BYTES // max(rows.shape[1], 1), 1)
+        with allocating():
+            for slots, places in zip(*(part.split(at_once) for part in moves), strict=True):
+                _wide(into).index_copy_(0, places.long(), _wide(rows).index_select(0, slots))
+
     def gather(
         self, stream: torch.cuda.Stream, rows: torch.Tensor, index: torch.Tensor
     ) -> torch.Tensor:
@@ -139,6 +155,12 @@ class KernelMover(Mover):
     ) -> None:  # fmt: skip
         """See `Mover.copy_out`: the kernel writes pinned memory."""
         self.kernel.move(stream, torch.from_numpy(into), moves[1], rows, moves[0], len(places))
+
+    def pull(
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: torch.Tensor, moves: torch.Tensor
+    ) -> None:
+        """See `Mover.pull`: the kernel reads another GPU's memory where it is."""
+        self.kernel.move(stream, into, moves[1], rows, moves[0], moves.shape[1])
 
     def gather(
         self, stream: torch.cuda.Stream, rows: torch.Tensor, index: torch.Tensor

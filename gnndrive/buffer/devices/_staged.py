@@ -110,6 +110,16 @@ class Driver(ABC):
         that fires after the copy. `alias` (int32 [n], not pinned) may be changed when this
         returns."""
 
+    def rows(self, count: int, row_bytes: int) -> torch.Tensor:
+        """A new tensor on the device for `pull`, which the compute stream may use later, uint8
+        [count, row_bytes]; or a MemoryError."""
+        return self.allocate(count * row_bytes).view(count, row_bytes)
+
+    def pull(self, rows: torch.Tensor, into: torch.Tensor, moves: Int32Array) -> Any:
+        """The same as `copy_out` into a tensor of `rows`, out of slots that may be another
+        process's; for a device that `pulls`."""
+        raise NotImplementedError
+
     @abstractmethod
     def empty(self, rows: int, row_bytes: int) -> torch.Tensor:
         """A new tensor on the device for `fill`, uint8 [rows, row_bytes]."""
@@ -230,6 +240,11 @@ class StagedMemory(SlotMemory):
         rows, event = self._driver.gather(self._slots, alias)
         shaped = rows.view(dtype).view(len(alias), *row_shape)
         return shaped, partial(self._driver.wait, event)
+
+    @property
+    def shared(self) -> torch.Tensor:  # type: ignore[override]
+        """See `SlotMemory.shared`."""
+        return self._slots
 
     def evicted(self, places: int) -> StagedVictims:
         """See `SlotMemory.evicted`."""
@@ -367,6 +382,23 @@ class Staged(Device):
     def bring(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Device.bring`."""
         return self.driver.copy([rows])[0]
+
+    def rows(self, count: int, row_bytes: int) -> torch.Tensor:
+        """See `Device.rows`."""
+        return self.driver.rows(count, row_bytes)
+
+    def pull(
+        self, slots: torch.Tensor, alias: Int32Array, into: torch.Tensor, places: Int32Array
+    ) -> Fence:
+        """See `Device.pull`."""
+        event = self.driver.pull(slots, into, np.stack([alias, places]))
+        return partial(self.driver.wait, event)
+
+    def put(self, rows: torch.Tensor, into: torch.Tensor, places: Int32Array) -> None:
+        """See `Device.put`."""
+        there, index = self.driver.copy([rows, torch.from_numpy(places).long()])
+        with self.driver.computing():
+            into.index_copy_(0, index, there)
 
     def hand_over(self, batch: Any) -> None:
         """See `Driver.hand_over`."""

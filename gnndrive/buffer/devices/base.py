@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
@@ -63,9 +63,11 @@ class SlotMemory(ABC):
 
     Attributes:
         landing_rows_max: the most rows of one landing; None: any number.
+        shared: the slots, uint8 [slots, row_bytes], if the device's `pull` can read them.
     """
 
     landing_rows_max: int | None = None
+    shared: torch.Tensor | None = None
 
     @abstractmethod
     def landing(self, slots: Int32Array) -> Landing | None:
@@ -147,6 +149,7 @@ class Device(ABC):
         shares_slots: whether slots lie in `DeviceContext.map`, so that other processes can have
             them too.
         delivers: whether batches are delivered to memory of the device's own.
+        pulls: whether it reads slots of other processes of this host: see `open_slots`.
         pinned_per_byte: bytes of pinned host memory that copies of live batches take for each byte
             of a batch's tensors other than features.
     """
@@ -154,6 +157,7 @@ class Device(ABC):
     name: str
     shares_slots = False
     delivers = False
+    pulls = False
     pinned_per_byte = 0
 
     @classmethod
@@ -248,6 +252,47 @@ class Device(ABC):
         """Begin to copy rows in host memory to the device, as `deliver` does; called in a worker
         thread. They may be changed when this returns."""
         return rows
+
+    # ---- slots of other processes, if the device `pulls`
+
+    def export_slots(self, slots: Sequence[torch.Tensor]) -> Any:
+        """What another process of this host opens `SlotMemory.shared` of tables with; pickle can
+        have it. The slots may be freed after no process has them open.
+
+        Raises:
+            Exception: they cannot be read from elsewhere, for whatever reason the device gives.
+        """
+        raise NotImplementedError
+
+    def open_slots(self, exported: Any) -> list[torch.Tensor]:
+        """Slots that another process has exported, in this device's addresses. Raises as
+        `export_slots`."""
+        raise NotImplementedError
+
+    def shut_slots(self, opened: list[torch.Tensor]) -> None:
+        """Empty the list, which has the only references to slots of `open_slots`, after all that
+        was begun to read them."""
+        raise NotImplementedError
+
+    def rows(self, count: int, row_bytes: int) -> torch.Tensor:
+        """Memory of the device for a batch's rows, uint8 [count, row_bytes]; MemoryError: there is
+        none."""
+        raise NotImplementedError
+
+    def pull(
+        self, slots: torch.Tensor, alias: Int32Array, into: torch.Tensor, places: Int32Array
+    ) -> Fence:
+        """Begin to copy the row in slot `alias[i]` to row `places[i]` of memory of `rows`, behind
+        no work of the user's. Returns a function that waits for the copies' end.
+
+        Raises:
+            MemoryError: there is no memory for the copy, and none was begun.
+        """
+        raise NotImplementedError
+
+    def put(self, rows: torch.Tensor, into: torch.Tensor, places: Int32Array) -> None:
+        """Begin to copy row i in host memory to row `places[i]` of memory of `rows`, as `bring`."""
+        raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027  # most devices have nothing to free
         """Free what the device has, after all memory that it allocated was closed."""

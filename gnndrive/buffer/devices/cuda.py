@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import ctypes
 import importlib.util
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +21,15 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import torch
+import torch.multiprocessing.reductions
 
 from gnndrive.buffer.devices._host_slots import HostSlots
-from gnndrive.buffer.devices._movers import TorchMover, allocating, choose_mover
+from gnndrive.buffer.devices._movers import (
+    COPY_OUT_BYTES,
+    TorchMover,
+    allocating,
+    choose_mover,
+)
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import PINNED_ROUNDING, Driver, Staged, portion_rows
 from gnndrive.buffer.devices.base import Device, DeviceContext
@@ -35,8 +42,10 @@ from gnndrive.common.memory import format_size
 from gnndrive.common.records import Int32Array
 
 MARGIN = 0.05  # share of the memory that the allocator cannot use, or that other libraries take
-COPY_OUT_BYTES = 32 << 20  # of rows on their way out of slots, if torch moves them
+PROBE_BYTES = 64
+DEVICE = 6  # which of `rebuild_cuda_tensor`'s arguments says the GPU
 _cuda: Any = torch.cuda  # much of it has no types
+_reductions: Any = torch.multiprocessing.reductions
 _PORTABLE_MAPPED = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _DRIVER = "libcuda.so.1"
@@ -324,6 +333,7 @@ class TorchDriver(Driver):
         options = MoveOptions() if options is None else options
         self._capture = CaptureMode()
         self._allocated = False
+        self._probe: torch.Tensor | None = None  # once slots are exported
         with self._on():
             self._compute = torch.cuda.current_stream()
             self._side = _new_stream()
@@ -406,13 +416,65 @@ class TorchDriver(Driver):
     def copy_out(self, rows: torch.Tensor, into: Bytes, moves: Int32Array) -> Event:
         """See `Driver.copy_out`."""
         with self._on(self._side):
-            with allocating():
-                places, pinned = moves[1].copy(), torch.from_numpy(moves).pin_memory()
-                there = torch.empty(moves.shape, dtype=pinned.dtype, device=self.device)
-            there.copy_(pinned, non_blocking=True)
+            places, there = moves[1].copy(), self._there(moves)
             finish = self._mover.copy_out(self._side, rows, into, there, places)
             stream, event = self._record(self._side)
             return stream, event if finish is None else LandedEvent(event, finish)
+
+    def _there(self, moves: Int32Array) -> torch.Tensor:
+        """Begin to copy them to the GPU."""
+        with allocating():
+            pinned = torch.from_numpy(moves).pin_memory()
+            there = torch.empty(moves.shape, dtype=pinned.dtype, device=self.device)
+        return there.copy_(pinned, non_blocking=True)
+
+    def rows(self, count: int, row_bytes: int) -> torch.Tensor:
+        """See `Driver.rows`; of the side stream's memory, which writes it first."""
+        made = super().rows(count, row_bytes)
+        made.record_stream(self._compute)
+        return made
+
+    def pull(self, rows: torch.Tensor, into: torch.Tensor, moves: Int32Array) -> Event:
+        """See `Driver.pull`."""
+        with self._on(self._side):
+            self._mover.pull(self._side, rows, into, self._there(moves))
+            return self._record(self._side)
+
+    def export(self, memory: Sequence[torch.Tensor]) -> Any:
+        """See `Device.export_slots`; torch can do it with memory of cudaMalloc, not of others."""
+        with self._on(self._side):
+            said = secrets.token_bytes(PROBE_BYTES)
+            self._probe = torch.frombuffer(bytearray(said), dtype=torch.uint8).to(self.device)
+            exported = [_reductions.reduce_tensor(each)[1] for each in (*memory, self._probe)]
+            for *_, counter, offset, _, _ in exported:
+                # Torch would keep the memory for each process that dies with it; see `Link`.
+                torch.UntypedStorage._release_ipc_counter_cuda(counter, offset)
+        return said, exported
+
+    def open(self, exported: Any) -> list[torch.Tensor]:
+        """See `Device.open_slots`. It is opened for this GPU, as NCCL does it, not for the one that
+        has it, where a context of this process would take some hundred megabytes."""
+        said, memory = exported
+        opened: list[torch.Tensor] = []
+        try:
+            with self._on(self._side):
+                for each in memory:
+                    given = *each[:DEVICE], self.device.index, *each[DEVICE + 1 :]
+                    opened.append(_reductions.rebuild_cuda_tensor(*given))
+                if opened[-1].clone().cpu().numpy().tobytes() != said:
+                    raise RuntimeError("the GPU reads other bytes than are there")
+                opened.pop()
+        except BaseException:
+            self.shut(opened)
+            raise
+        return opened
+
+    def shut(self, opened: list[torch.Tensor]) -> None:
+        """See `Device.shut_slots`."""
+        with self._on(self._side), contextlib.suppress(RuntimeError):  # of work that has failed
+            self._side.synchronize()
+        with self._on(self._side):  # torch waits for the current stream
+            opened.clear()
 
     def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Event]:
         """See `Driver.gather`. The alias is copied on the copies stream, so the stream that gathers
@@ -507,6 +569,9 @@ class TorchDriver(Driver):
                 waiter.close()
             self._pinned.close()
             self.give_back()
+            if self._probe is not None:
+                self._probe = None
+                _cuda.ipc_collect()  # removes torch's file in /dev/shm
 
     def _record(self, stream: torch.cuda.Stream) -> Event:
         event = _cuda.Event(blocking=True)
@@ -542,6 +607,7 @@ class Cuda(Staged):
     """
 
     name = "cuda"
+    pulls = True
     driver: TorchDriver
 
     def __init__(
@@ -576,6 +642,18 @@ class Cuda(Staged):
             )
         return where
 
+    def export_slots(self, slots: Sequence[torch.Tensor]) -> Any:
+        """See `Device.export_slots`."""
+        return self.driver.export(slots)
+
+    def open_slots(self, exported: Any) -> list[torch.Tensor]:
+        """See `Device.open_slots`."""
+        return self.driver.open(exported)
+
+    def shut_slots(self, opened: list[torch.Tensor]) -> None:
+        """See `Device.shut_slots`."""
+        self.driver.shut(opened)
+
     @classmethod
     def host_slots(cls) -> type[Device]:
         """See `Device.host_slots`."""
@@ -603,7 +681,8 @@ class Cuda(Staged):
 
     @classmethod
     def copy_out_scratch_bytes(cls) -> int:
-        """See `Device.copy_out_scratch_bytes`: without CuPy they are gathered first."""
+        """See `Device.copy_out_scratch_bytes`: without CuPy they are gathered first; the same for
+        `pull`."""
         return 0 if _has_cupy() else COPY_OUT_BYTES
 
     def watch(self) -> Callable[[], int]:
@@ -628,6 +707,7 @@ class CudaHostSlots(HostSlots, Cuda):
     a gather takes as long as the bus takes for a batch, and training would wait for it."""
 
     name = "cuda-host-slots"
+    pulls = False
     options = MoveOptions(gather_stream=True)
 
     @classmethod

@@ -94,6 +94,15 @@ class SimulatedDriver(Driver):
 
         return self._begin(SIDE, move)
 
+    def pull(self, rows: torch.Tensor, into: torch.Tensor, moves: Int32Array) -> Event:
+        """See `Driver.pull`."""
+        slots, places = (torch.from_numpy(part.astype(np.int64)) for part in moves)
+
+        def move() -> None:  # reads rows in its turn
+            into[places] = rows[slots]
+
+        return self._begin(SIDE, move)
+
     def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Event]:
         """See `Driver.gather`."""
         index = torch.from_numpy(alias.astype(np.int64))
@@ -170,16 +179,17 @@ class SimulatedDriver(Driver):
 
     def unpin(self, memory: Bytes) -> None:
         """See `Driver.unpin`."""
-        self._finish_side()
+        self.finish_side()
         self.pinned_bytes -= memory.nbytes
         memory[:] = POISON
 
     def synchronize(self) -> None:
         """See `Driver.synchronize`."""
         self.finish_compute()
-        self._finish_side()
+        self.finish_side()
 
-    def _finish_side(self) -> None:
+    def finish_side(self) -> None:
+        """Carry out all work on the side stream."""
         with self._lock:
             while self._streams[SIDE]:
                 self._step(SIDE)
@@ -249,6 +259,11 @@ class SimulatedCuda(Staged):
 
     name = "simulated-cuda"
     driver: SimulatedDriver
+
+    def shut_slots(self, opened: list[torch.Tensor]) -> None:
+        """See `Device.shut_slots`."""
+        self.driver.finish_side()
+        opened.clear()
 
     @classmethod
     def host_slots(cls) -> type[Device]:

@@ -25,6 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.multiprocessing.reductions
 
 from gnndrive.testing.fake_cuda import tensors
 from gnndrive.testing.fake_cuda.cupy import fake_cupy
@@ -90,6 +91,9 @@ def _replacements(machine: FakeCuda) -> Iterator[tuple[Any, str, Any]]:
     yield torch.Tensor, "to", tensors.moving(torch.Tensor.to)
     for name in ("cuda", "pin_memory", "is_pinned"):
         yield torch.Tensor, name, getattr(tensors, name)
+    for name in ("reduce_tensor", "rebuild_cuda_tensor"):
+        yield torch.multiprocessing.reductions, name, getattr(tensors, name)
+    yield torch.UntypedStorage, "_release_ipc_counter_cuda", lambda counter, offset: None
     yield torch.version, "cuda", "13.0"
     for kind in ("CDLL", "PyDLL"):
         yield ctypes, kind, _loading(getattr(ctypes, kind), driver_library(machine))
@@ -202,5 +206,6 @@ def _memory(machine: FakeCuda) -> dict[str, Any]:
         "max_memory_reserved": lambda device=None: of(device).peak_reserved,
         "reset_peak_memory_stats": reset_peaks,
         "empty_cache": machine.memory.empty_cache,
+        "ipc_collect": lambda: None,
         "set_per_process_memory_fraction": set_fraction,
     }

@@ -15,7 +15,13 @@ from typing import Any
 import torch
 
 from gnndrive.common.io.direct_file import Bytes
-from gnndrive.testing.fake_cuda.memory import Block, DeviceMemory, HostMemory, OutOfMemory
+from gnndrive.testing.fake_cuda.memory import (
+    Block,
+    DeviceMemory,
+    Exported,
+    HostMemory,
+    OutOfMemory,
+)
 from gnndrive.testing.fake_cuda.streams import (
     ERRORS,
     UNSUPPORTED,
@@ -62,6 +68,7 @@ class FakeCuda:
             a real GPU.
         problems: what a real GPU might get wrong without an error; `fake_cuda` raises for them.
         p2p: whether a kernel may use another device's memory.
+        ipc: whether memory of other processes can be opened.
     """
 
     def __init__(self, devices: int, memory_bytes: int, races: bool) -> None:
@@ -70,7 +77,7 @@ class FakeCuda:
         self.problems = self.memory.problems
         self.host = HostMemory(self.problems)
         self.devices = devices
-        self.p2p = False
+        self.p2p, self.ipc = False, True
         self.log: deque[Entry] = deque(maxlen=LOGGED_MAX)
         self.contexts: set[int] = set()
         self._streams: list[FakeStream] = []
@@ -215,6 +222,13 @@ class FakeCuda:
                     f"CUDA out of memory. Tried to allocate {nbytes} bytes. GPU {device} has a "
                     f"total capacity of {self.memory.nbytes} bytes of which {free} bytes is free."
                 ) from None
+
+    def open(self, exported: Exported, device: int) -> Bytes:
+        """Memory of another process, for the thread's current stream of a device."""
+        self.call("call", "cudaIpcOpenMemHandle", device)
+        if not self.ipc:
+            raise cuda_error(1)
+        return self.memory.open(exported, self.current_stream(device))
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """A pinned copy; in a context that there is, as torch's allocator."""

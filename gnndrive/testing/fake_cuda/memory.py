@@ -9,7 +9,10 @@ the same bytes without an order between them are found (`problems`), whatever th
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
+import os
+import struct
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnndrive.common.io.direct_file import Bytes
+from gnndrive.common.io.direct_file import Bytes, whole_pages
 from gnndrive.common.records import Int64Array
 from gnndrive.testing.fake_cuda.streams import Clock, FakeStream, Timeline
 
@@ -26,6 +29,7 @@ ROUND_BYTES = 512  # as torch's allocator rounds
 ALIGNED_BYTES = 4096
 POISON, POISONED_BYTES_MAX = 0xEE, 16 << 20
 MS_ASYNC = 1
+F_OFD_SETLK = 37  # a lock of the open file, not of the process
 _libc = ctypes.CDLL(None)
 _libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -51,6 +55,16 @@ class Access:
         if self.rows is None or other.rows is None:
             return True
         return bool(np.isin(self.rows, other.rows).any())
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Memory of a fake GPU, which is a part of a file that a process has open."""
+
+    process: int
+    file: int
+    begin: int
+    nbytes: int
 
 
 @dataclass(eq=False)
@@ -112,8 +126,11 @@ class DeviceMemory:
         self.problems: list[str] = []
         self.trims_itself = True
         self._blocks: dict[int, Block] = {}  # in use, by address
+        self._places: dict[int, int] = {}  # in the file, by address
         self._cached: list[Block] = []
         self._freed: deque[tuple[Block, Clock, Clock]] = deque()
+        self._file, self._file_bytes = os.memfd_create("fake GPUs"), 0
+        weakref.finalize(self, os.close, self._file)
 
     def free_bytes(self, device: int) -> int:
         """What cudaMemGetInfo calls free."""
@@ -162,7 +179,33 @@ class DeviceMemory:
             self.empty_cache()
         counters.reserved += size
         counters.peak_reserved = max(counters.peak_reserved, counters.reserved)
-        return aligned(size)
+        # Of a file, so that another process can open it.
+        begin, self._file_bytes = self._file_bytes, self._file_bytes + whole_pages(size)
+        os.ftruncate(self._file, self._file_bytes)
+        made = np.frombuffer(mmap.mmap(self._file, size, offset=begin), np.uint8)
+        self._places[int(made.ctypes.data)] = begin
+        return made
+
+    def export(self, address: int) -> Exported:
+        """Where another process finds the block at this address."""
+        block = self._blocks[address]
+        return Exported(os.getpid(), self._file, self._places[address], len(block.memory))
+
+    def open(self, exported: Exported, stream: FakeStream) -> Bytes:
+        """An array over memory of another process, as a block of the stream's device."""
+        file = os.open(f"/proc/{exported.process}/fd/{exported.file}", os.O_RDWR)
+        _lock(file, fcntl.F_RDLCK, exported.begin, exported.nbytes)
+        made = np.frombuffer(mmap.mmap(file, exported.nbytes, offset=exported.begin), np.uint8)
+        block = Block(made, stream.device.index, stream)
+        self._blocks[block.address] = block
+        array = made[:]
+
+        def shut() -> None:
+            del self._blocks[block.address]
+            os.close(file)
+
+        weakref.finalize(array, shut)
+        return array
 
     def _let_go(self, block: Block) -> None:
         """Called by a finalizer in any thread: only notes what is known now."""
@@ -193,7 +236,16 @@ class DeviceMemory:
             self._timeline.check_capture("cudaFree")
             self._timeline.reached({}, block.ready_at)
             self.counters[block.device].reserved -= len(block.memory)
+            self._give_back(block)
         self._cached.clear()
+
+    def _give_back(self, block: Block) -> None:
+        """As cudaFree; no other process may have it open."""
+        begin, nbytes = self._places.pop(block.address), len(block.memory)
+        try:
+            _lock(self._file, fcntl.F_WRLCK, begin, nbytes)
+        except OSError:
+            self.problems.append(f"{nbytes} bytes were freed that another process has open")
 
     def find(self, address: int) -> Block | None:
         """The block in use that has this address, or None."""
@@ -297,6 +349,11 @@ class HostMemory:
         if not is_mapped(address, nbytes):
             self._problems.append(f"{nbytes} registered bytes were unmapped before unregistered")
         return 0
+
+
+def _lock(file: int, kind: int, begin: int, nbytes: int) -> None:
+    """Lock a part of an open file; OSError: another lock forbids it."""
+    fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hh4xqqi4x", kind, os.SEEK_SET, begin, nbytes, 0))
 
 
 def aligned(nbytes: int) -> Bytes:

@@ -97,6 +97,19 @@ async def test_rows_are_copied_out_to_their_places_and_nowhere_else(driver, row_
         assert np.array_equal(into, expected), count
 
 
+@pytest.mark.parametrize("row_bytes", ROW_BYTES)
+async def test_rows_are_pulled_to_their_places_and_nowhere_else(driver, row_bytes):
+    rows, into = some_rows(SLOTS, row_bytes), driver.rows(PLACES, row_bytes)
+    slots, expected = slots_with(driver, rows), await content(driver, into)
+    for count in (1, 17, SLOTS):
+        moves = np.stack([shuffled(count, SLOTS, seed=1), shuffled(count, PLACES, seed=2)])
+        event = driver.pull(slots, into, moves)
+        expected[moves[1]] = rows[moves[0]]
+        moves[:] = 0  # it may be changed
+        await driver.wait(event)
+        assert np.array_equal(await content(driver, into), expected), count
+
+
 async def test_a_row_is_copied_out_before_another_is_scattered_into_its_slot(driver):
     kept = [staged(driver, some_rows(SLOTS, 256, seed)) for seed in range(5)]
     into = [staged(driver, np.zeros((SLOTS, 256), np.uint8)) for _ in kept]

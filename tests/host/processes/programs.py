@@ -19,9 +19,10 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -46,7 +47,7 @@ from gnndrive.host.connect import service_of
 from gnndrive.host.connection import Connection, ask
 from gnndrive.host.start import Listener
 from gnndrive.host.turns import Turns
-from gnndrive.loader import sharing
+from gnndrive.loader import exchanging, sharing
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.testing.fake_cuda import fake_cuda
@@ -286,6 +287,12 @@ def trained(rank: Rank, asked: list[dict[str, Any]]) -> list[str]:
     return found
 
 
+def once(rank: Rank, **arguments: Any) -> list[str]:
+    """An epoch of one loader."""
+    with loader(**arguments) as made:
+        return [digest(batch) for batch in made]
+
+
 def on_gpus(rank: Rank, fake: list[bool], asked: list[dict[str, Any]]) -> list[list[str]]:
     """The same on a GPU of each rank's own, if there are as many; `fake`: whether fake ones have a
     CuPy; empty: they are real."""
@@ -295,10 +302,40 @@ def on_gpus(rank: Rank, fake: list[bool], asked: list[dict[str, Any]]) -> list[l
         return several(rank, [{"device": f"cuda:{gpu}", **each} for each in asked])
 
 
-def taken(rank: Rank, cupy: bool, **arguments: Any) -> list[tuple[int, int]]:
+@contextmanager
+def on_host(rank: Rank, hosts: list[str] | None) -> Iterator[None]:
+    """Each rank is on one of `hosts`; None: they have one."""
+    if hosts is not None:
+        here = hosts[rank.number]
+        os.environ["LOCAL_WORLD_SIZE"] = str(hosts.count(here))
+        with patch.object(exchanging, "host_identity", lambda: here):
+            yield
+    else:
+        yield
+
+
+def on_fake_gpu(
+    rank: Rank, what: str, hosts: list[str] | None = None, ipc: bool = True, **given: Any
+) -> Any:
+    """What another program does on a fake GPU, and what is warned of; `ipc`: whether GPUs reach
+    memory of other processes."""
+    recorded = warnings.catch_warnings(record=True)
+    with on_host(rank, hosts), fake_cuda(devices=1) as gpus, recorded as warned:
+        gpus.ipc = ipc
+        found = globals()[what](rank, device="cuda", **given)
+    return {"found": found, "warned": [str(each.message) for each in warned]}
+
+
+def taken(
+    rank: Rank, cupy: bool, hosts: list[str] | None = None, **arguments: Any
+) -> list[tuple[int, int]]:
     """What a fake GPU of each rank's own takes in an epoch, and what the plan says: registered
     memory, torch's pinned memory, and the GPU's."""
-    with fake_cuda(devices=2, cupy=cupy) as gpus, loader(device="cuda:0", **arguments) as made:
+    with (
+        on_host(rank, hosts),
+        fake_cuda(devices=2, cupy=cupy) as gpus,
+        loader(device="cuda:0", **arguments) as made,
+    ):
         plan = made.plan()
         registered = 0
         for batch in made:
@@ -306,10 +343,10 @@ def taken(rank: Rank, cupy: bool, **arguments: Any) -> list[tuple[int, int]]:
             del batch  # before the next one is asked for
             torch.cuda.synchronize()  # else memory that the GPU still uses is not free again
         lines = Counter({line.what: line.nbytes for line in plan.lines})
-        out = 0 if cupy else Cuda.copy_out_bytes()  # a table's
-        rounded = 2 * 8 * 512  # at most, by torch: the tensors of two batches
+        out = 0 if cupy or not lines["exchange staging"] else Cuda.copy_out_bytes()  # a table's
+        rounded = 8 * 8 * 512  # at most, by torch: the tensors of two batches, and x of more
         staging = lines["pinned staging"] + lines["exchange staging"] - out
-        pinned = lines["pinned copies"] + lines["pinned features"] + out
+        pinned = lines["pinned copies"] + lines["pinned features"] + lines["pinned slots"] + out
         return [
             (registered, staging + lines["host level"]),
             (gpus.host.pinned_bytes, pinned),

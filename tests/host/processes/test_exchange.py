@@ -87,11 +87,37 @@ def test_fewer_ranks_go_on_with_an_epoch(run, store, whole):
         assert ended.results == [[rest] * 2 for rest in dealt(whole, world, done=15)]
 
 
+@pytest.mark.parametrize("hosts", ["aa", "ab", "aab"])
 @pytest.mark.parametrize("cupy", [True, False])
-def test_gpus_take_what_the_plan_says(run, store, cupy):
+def test_gpus_take_what_the_plan_says(run, store, cupy, hosts):
     given = {"store": str(store.path), "cupy": cupy, "device_memory": "100MB", "buffer": None}
-    for found in run("taken", 2, **given, **EXCHANGE).results:
+    for found in run("taken", len(hosts), hosts=hosts, **given, **EXCHANGE).results:
         assert all(0 < taken <= planned for taken, planned in found), found
+
+
+@pytest.mark.parametrize(("hosts", "ipc"), [("aab", True), ("aa", False)])
+def test_gpus_that_cannot_reach_each_other(run, store, whole, hosts, ipc):
+    given = {"store": str(store.path), "hosts": hosts, "ipc": ipc, **SMALL, **EXCHANGE}
+    given |= {"what": "once", "device_memory": "100MB", "buffer": None}
+    ended, world = run("on_fake_gpu", len(hosts), **given), len(hosts)
+    for rank, found in enumerate(ended.results):
+        assert found["found"] == dealt(whole, world)[rank]
+        (*warned,) = (text.partition(",")[0] for text in found["warned"])
+        why = [f"this GPU cannot read the slots of rank {1 - rank}"]
+        assert warned == ([] if ipc else why)
+
+
+def test_a_gpu_that_is_lost_is_an_error_at_the_others(run, store, whole):
+    given = {"store": str(store.path), "what": "one_ends", "victim": 1, "how": "kill", "at": 5}
+    found = run("on_fake_gpu", 2, 1, **given, **EXCHANGE).results[0]["found"]
+    assert found["error"].startswith("PeerError: rank 1 has ")
+    assert found["batches"] == dealt(whole, 2)[0][: len(found["batches"])]
+
+
+def test_a_gpu_that_is_stopped_holds_slots_until_it_goes_on(run, store, whole):
+    given = {"store": str(store.path), "what": "stopped", "at": 5}
+    ended = run("on_fake_gpu", 2, **given, **EXCHANGE)
+    assert [found["found"]["batches"] for found in ended.results] == dealt(whole, 2)
 
 
 @product("how,victim,device", ["kill", "leave a child", "sys.exit"], [0, 1], DEVICES)
