@@ -183,10 +183,12 @@ class Tuning(Arguments):
         training_queue: how many batches may be extracted or wait to be delivered. "auto": likewise,
             4 at most.
         exchange: with `ranks`, whether the ranks' feature buffers act as one: each row has an owner
-            that alone reads and keeps it, and sends it to the ranks that need it, over TCP. For
-            ranks on several hosts, whose caches would hold the same rows, or whose stores have a
-            part of the rows each. "stride": as in LSM-GNN's paper, row i belongs to rank i modulo
-            their number, not to that of its stretch of 4 MiB.
+            that alone reads and keeps it, and sends it to the ranks that need it, over TCP, or
+            has their GPUs copy it. For ranks on several hosts, whose caches would hold the same
+            rows, or whose stores have a part of the rows each, and for GPUs of one host. "auto":
+            with "lsm-gnn", if all ranks are on one host and have GPUs. "stride": as in
+            LSM-GNN's paper, row i belongs to rank i modulo their number, not to that of its stretch
+            of 4 MiB.
         remote_cache: with an exchange, each rank's memory for rows that others own, which it keeps
             so that they come over the network less often; for networks that are slower than the
             disk. 0: none.
@@ -203,7 +205,7 @@ class Tuning(Arguments):
     extractors: int = 4
     extracting_queue: str | int = "auto"
     training_queue: str | int = "auto"
-    exchange: bool | str = False
+    exchange: bool | str = "auto"
     remote_cache: str | int = 0
 
 
@@ -298,7 +300,7 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
     for name in ("gap", "neighbour_cache", "remote_cache"):
         if given[name] is not None:
             size_or_none(given[name], name)
-    if not isinstance(given["exchange"], bool) and given["exchange"] != "stride":
+    if not isinstance(given["exchange"], bool) and given["exchange"] not in ("auto", "stride"):
         raise ConfigError(f"exchange={given['exchange']!r}: give True, False or 'stride'")
     if (sweep := given["sweep"]) != "auto":
         if isinstance(sweep, str):

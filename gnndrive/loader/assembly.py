@@ -339,7 +339,7 @@ class Assembly:
         )  # fmt: skip
         kept_bytes = size_or_none(own["remote_cache"], "remote_cache")
         exchange = exchange_of(
-            own["exchange"], self.ranks, self.collate.tables, self._alone, self.store, self.places,
+            self.exchange, self.ranks, self.collate.tables, self._alone, self.store, self.places,
             kept_bytes,
         )  # fmt: skip
         ahead = self.scheme.ahead(self)
@@ -412,6 +412,16 @@ class Assembly:
         )
         drawing = self.drawing()
         return request if drawing is None else drawing.drawn_for(request)
+
+    @property
+    def exchange(self) -> bool | str:
+        """What `exchange=` asks for, or the strategy where nothing is given."""
+        wanted: bool | str = self.own["exchange"]
+        if wanted != "auto":
+            return wanted
+        ranks, gpus = self.ranks, find("devices", self.device[0]).pulls
+        near = gpus and ranks.group is not None and ranks.on_host == ranks.world
+        return self.strategy.exchange and near and not self._alone
 
     @property
     def _alone(self) -> str:

@@ -241,6 +241,8 @@ class Strategy(Arguments):
     """Whether batches are sampled from the whole graph, so that any seeds can be loaded."""
     baseline: ClassVar[bool] = False
     """Whether it is only measured beside others: not predicted, and never taken by "auto"."""
+    exchange: ClassVar[bool] = False
+    """Whether GPUs of one host exchange rows where `exchange=` is not given."""
     does: ClassVar[str] = ""
     """What it does, in about five words. These words are in the table of strategies in README and
     docs/tasks/strategies.md, and in the comparison that a plan prints."""

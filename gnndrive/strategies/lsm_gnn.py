@@ -24,8 +24,8 @@ class LSMGNN(SamplesAhead):
     have too.
 
     Where this differs: batches that are sampled ahead wait on disk in superbatches, as with
-    `Ginex`, so that the policy looks 128 batches ahead. The exchange of section 4.1 is
-    `Tuning(exchange="stride")`, or True for stretches of rows instead of single ones; an owner
+    `Ginex`, so that the policy looks 128 batches ahead. GPUs of one host exchange rows
+    (section 4.1) in stretches, with `Tuning(exchange="stride")` as there in single ones; an owner
     knows the next uses by the batches of all ranks. Levels do not swap with a victim buffer: one
     order says which rows are on the GPU, which in host memory and which nowhere.
 
@@ -41,6 +41,7 @@ class LSMGNN(SamplesAhead):
     superbatch: int | str = 128
     victim_buffer: str | int = "auto"
 
+    exchange: ClassVar[bool] = True
     does: ClassVar[str] = "samples ahead, keeps evicted rows"
     pays: ClassVar[str] = "a GPU's memory is short; not measured yet"
 

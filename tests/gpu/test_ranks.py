@@ -20,6 +20,7 @@ def test_ranks_exchange_rows(run, store, whole, fake):  # noqa: F811
         {"buffer": None, "device_memory": "100MB"},
         {"memory": "600MB", "buffer": "3KB"},  # rows leave the GPU and come back
         {"device_memory": 0},
+        {"strategy": "lsm-gnn:superbatch=8", "exchange": "auto"},
     ]
     for score in ("degree", "pagerank"):
         row_classes(store, None, score)  # ranks that make them at once warn of it

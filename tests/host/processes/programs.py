@@ -293,6 +293,15 @@ def once(rank: Rank, **arguments: Any) -> list[str]:
         return [digest(batch) for batch in made]
 
 
+def exchanging_by_default(rank: Rank, strategies: list[str], **arguments: Any) -> list[bool]:
+    """With which strategies GPUs copy rows out of each other's slots."""
+    found = []
+    for strategy in strategies:
+        with loader(strategy=strategy, **arguments) as made:
+            found.append(any(line.what == "pinned slots" for line in made.plan().lines))
+    return found
+
+
 def on_gpus(rank: Rank, fake: list[bool], asked: list[dict[str, Any]]) -> list[list[str]]:
     """The same on a GPU of each rank's own, if there are as many; `fake`: whether fake ones have a
     CuPy; empty: they are real."""

@@ -107,6 +107,14 @@ def test_gpus_that_cannot_reach_each_other(run, store, whole, hosts, ipc):
         assert warned == ([] if ipc else why)
 
 
+@pytest.mark.parametrize(("hosts", "asked"), [("aa", [True, False]), ("ab", [False, False])])
+def test_lsm_gnn_exchanges_rows_of_gpus_by_itself(run, store, hosts, asked):
+    given = {"store": str(store.path), "what": "exchanging_by_default", "hosts": hosts}
+    given |= {"strategies": ["lsm-gnn", "ginex"], "host_service": "auto"}
+    for found in run("on_fake_gpu", 2, **given).results:
+        assert found["found"] == asked
+
+
 def test_a_gpu_that_is_lost_is_an_error_at_the_others(run, store, whole):
     given = {"store": str(store.path), "what": "one_ends", "victim": 1, "how": "kill", "at": 5}
     found = run("on_fake_gpu", 2, 1, **given, **EXCHANGE).results[0]["found"]
