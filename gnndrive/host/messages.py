@@ -65,11 +65,11 @@ class Kind(IntEnum):
     PEER_LOST = 69  # rank `a` has died
     AWAITED = 70  # the next turn is that of rank `a`; −1: all batches that could join have joined
     BROKEN = 71  # the service cannot extract any more; text: the error
-    SLOTS = 74  # where the valid rows of a batch are, answered by PULLED; see `exchange`
     REPORT = 72  # text: what the service serves, and to whom
     # The rows of window `step` are valid, or it is the oldest and has what it can have. Text: where
     # its graph is, or why it cannot be loaded; empty: the rank has to load it.
     OPENED = 73
+    SLOTS = 74  # where the valid rows of a batch are, answered by PULLED; see `exchange`
 
 
 WITH_TEXT = frozenset({
