@@ -389,9 +389,10 @@ class ExchangedBuffer:
         self.parts[owner].receive(message)
 
     def lose(self, owner: int, error: BaseException) -> None:
-        """An owner will answer no more, nor do rows of it arrive."""
+        """An owner will answer no more, nor do rows of it arrive; perhaps because another one was
+        lost before."""
         self._arriving[owner].clear()
-        self.parts[owner].fail(error)
+        self.parts[owner].fail(self.broken or error)
 
     @property
     def late(self) -> int:
@@ -401,12 +402,14 @@ class ExchangedBuffer:
 
     async def awaited(self) -> int:
         """Ask the owner that is late whose turn is the next one: see `RemoteBuffer.awaited`."""
+        if self.broken is not None:
+            raise self.broken
         return await self.parts[self.late].awaited()
 
     @property
-    def broken(self) -> bool:
-        """Whether an owner was lost, or has failed."""
-        return any(part.broken is not None for part in self.parts)
+    def broken(self) -> BaseException | None:
+        """Why an owner was lost, or has failed; None: none was."""
+        return next(filter(None, (part.broken for part in self.parts)), None)
 
     @property
     def idle(self) -> bool:

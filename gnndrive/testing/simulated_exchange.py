@@ -170,7 +170,7 @@ class ExchangingRank(RankUser):
         """Whether nothing is asked, copied or under way."""
         if not self.alive:
             return True
-        lost = self.buffer.broken
+        lost = self.buffer.broken is not None
         quiet = all(lane.empty for lane in self._lanes)
         copying = any(each.tasks for each in self.share.askers.values())
         return quiet and not copying and (lost or self.buffer.idle)

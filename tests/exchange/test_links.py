@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from gnndrive.common.errors import PeerError
@@ -93,6 +94,21 @@ def test_a_stranger_that_connects_and_says_nothing_holds_up_no_rank():
             with socket.create_connection(where), second.connect(1, addresses)[0]:
                 async with asyncio.timeout(5):
                     (await asyncio.to_thread(first.connect, 0, addresses))[1].close()
+
+    asyncio.run(main())
+
+
+def test_of_several_ranks_that_are_lost_the_first_is_named():
+    async def main():
+        buffer = ExchangedBuffer({}, {}, ArenaShape(1, ()), [lambda *sent: None] * 3)
+        buffer.begin_epoch()
+        buffer.announce(0, {})
+        (ticket,) = buffer.join([(0, {})])
+        for rank in (2, 0):
+            buffer.lose(rank, PeerError(rank))
+        for waiting in (buffer.granted(ticket), buffer.awaited()):
+            with pytest.raises(PeerError, match="rank 2"):
+                await waiting
 
     asyncio.run(main())
 
