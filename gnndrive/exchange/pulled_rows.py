@@ -60,7 +60,8 @@ class PulledRows:
         try:
             await self._workers.run(self._begin, owner, arriving, slots, fences)
         except Exception as error:
-            failed = error
+            failed = error.with_traceback(None)  # whose frames refer to the slots, as the cause's
+            failed.__cause__ = failed.__context__ = None
         for fence in fences:
             try:
                 await fence()
