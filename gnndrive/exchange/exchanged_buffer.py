@@ -359,6 +359,10 @@ class ExchangedBuffer:
         if self._copies:
             await asyncio.wait(self._copies)
 
+    def close(self) -> None:
+        """Free the rows that are kept; no epoch may run."""
+        self._kept.clear()
+
     # ---- what the owners are told ----
 
     def _send(self, owner: int, send: Send, arena: Arena, message: Message) -> None:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.buffer.slot_table import SlotTable
-from gnndrive.common.array_pool import private_map
+from gnndrive.common.array_pool import mapped_bytes
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Int32Array, Int64Array, Stretch
 from gnndrive.pipeline.workers import Workers
@@ -51,7 +51,7 @@ class RemoteRows:
 
     def __init__(self, rows: int, own: int, slots: int, row_bytes: int, workers: Workers) -> None:
         self.table = SlotTable(rows, slots, row_bytes, NO_MEMORY, NO_TIER, None)
-        self._memory = np.frombuffer(private_map(slots * row_bytes), np.uint8)
+        self._memory = mapped_bytes(slots * row_bytes)
         self._own, self._row_bytes, self._workers = own, row_bytes, workers
         self._order = asyncio.Lock()  # first come, first served
 

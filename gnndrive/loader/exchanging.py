@@ -421,4 +421,5 @@ class ExchangeBuffers(RankBuffers):
         """See `Buffers.close`."""
         await self.drain()
         self._copiers.close()
+        self.buffer.close()  # a closed loader may live on, for its numbers
         await self._pool.close()

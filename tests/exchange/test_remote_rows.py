@@ -1,11 +1,17 @@
 """A rank's cache of rows that other ranks own."""
 
 import asyncio
+import weakref
+from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import numpy as np
 import torch
 
+from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.remote_rows import RemoteRows
+from gnndrive.host.arena import ArenaShape
+from gnndrive.loader.exchanging import ExchangeBuffers
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import InlineWorkers
 
@@ -28,3 +34,15 @@ def test_rows_on_their_way_are_here_when_a_batch_copies_them_out(seeds):
 
     for seed in seeds(10):
         run(main(seed))
+
+
+def test_a_closed_loader_keeps_no_memory():
+    kept = {"x": RemoteRows(100, 0, slots=8, row_bytes=1, workers=InlineWorkers())}
+    memory = weakref.ref(kept["x"]._memory)
+    buffer = ExchangedBuffer({}, {}, ArenaShape(1, ()), [print] * 2, kept=kept)
+    kept.clear()
+    assert memory() is not None
+    pool = SimpleNamespace(close=AsyncMock())
+    closed = SimpleNamespace(buffer=buffer, drain=AsyncMock(), _copiers=Mock(), _pool=pool)
+    run(ExchangeBuffers.close(closed))
+    assert memory() is None
