@@ -301,7 +301,7 @@ def checked_tuning(tuning: Any, num_workers: int | None) -> Tuning:
         if given[name] is not None:
             size_or_none(given[name], name)
     if not isinstance(given["exchange"], bool) and given["exchange"] not in ("auto", "stride"):
-        raise ConfigError(f"exchange={given['exchange']!r}: give True, False or 'stride'")
+        raise ConfigError(f"exchange={given['exchange']!r}: give 'auto', True, False or 'stride'")
     if (sweep := given["sweep"]) != "auto":
         if isinstance(sweep, str):
             raise ConfigError(f"sweep={sweep!r}: give a number of batches, or 'auto'")

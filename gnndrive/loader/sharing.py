@@ -61,7 +61,7 @@ GIVEN = (
 
 ONE = (
     "the ranks share one feature buffer for this loader, which another iterator uses: close that "
-    "one first, or have ranks share none with host_service=False, and without exchange="
+    "one first, or have ranks share none with host_service=False and exchange=False"
 )
 PLAIN = (str, int, type(None))  # the others may not be picklable
 CHOSEN = ("slots", "batch_rows_max", "places", "sweep", "policy")  # by the plan

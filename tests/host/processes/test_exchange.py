@@ -180,7 +180,7 @@ def test_a_rank_that_is_stopped_is_named_and_may_go_on(run, store, whole):
     [
         ({"strategy": "rolling"}, "strategy='rolling' reads rows in a way of its own"),
         ({"in_order": False}, "because in_order=False"),
-        ({"exchange": "all"}, "exchange='all': give True, False or 'stride'"),
+        ({"exchange": "all"}, "exchange='all': give 'auto', True, False or 'stride'"),
     ],
 )
 def test_what_cannot_be_exchanged(store, given, why):
