@@ -138,6 +138,7 @@ class ExchangedBuffer:
         self._known: dict[int, ExchangedTicket] = {}  # those whose superbatches are known
         self._rank, self._foreseen, self._codes = rank, tuple(foreseen), np.empty(0, np.uint16)
         self._arriving: list[dict[Key, list[Arriving]]] = [{} for _ in send]
+        self._not_copied: dict[Key, Exception] = {}  # why, by batch of this epoch
         tables = {name: RemoteTable(nbytes) for name, nbytes in row_bytes.items()}
         self.parts: list[RemoteBuffer] = []
         for owner, each in enumerate(send):
@@ -150,6 +151,7 @@ class ExchangedBuffer:
         """The rank begins its next epoch."""
         self.epoch += 1
         self.taken = 0
+        self._not_copied.clear()
         if self._foreseen:  # the owner numbers the batches of all ranks (`Group`)
             first = (self.epoch << STEP_BITS) + self._rank
             codes = (np.arange(lib.GD_CODES) * len(self.parts) + first) % lib.GD_NO_CODE
@@ -295,6 +297,8 @@ class ExchangedBuffer:
             for each in waiting:
                 if each.done():
                     each.result()
+            if (error := self._not_copied.pop(ticket.key, None)) is not None:
+                raise error
             if self._kept:
                 await asyncio.shield(self._begin(self._keep(ticket, ticket.rows)))
         except BaseException:
@@ -391,6 +395,11 @@ class ExchangedBuffer:
         if message.kind in ANSWERS:
             self._arriving[owner].pop((message.epoch, message.step), None)
         self.parts[owner].receive(message)
+
+    def spoil(self, key: Key, error: Exception) -> None:
+        """The device could not copy a batch's rows: `granted` raises the error, once all owners
+        have answered."""
+        self._not_copied.setdefault(key, error)
 
     def lose(self, owner: int, error: BaseException) -> None:
         """An owner will answer no more, nor do rows of it arrive; perhaps because another one was

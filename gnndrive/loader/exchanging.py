@@ -308,14 +308,15 @@ class ExchangeBuffers(RankBuffers):
     def _pull(self, rank: int, message: Message, slots: Sequence[Int32Array]) -> None:
         """Copy a batch's rows out of a rank's slots, and tell that rank."""
         place, pulled = self._places[rank], replace(message, kind=Kind.PULLED)
+        key = message.epoch, message.step
 
         def ended(error: Exception | None) -> None:
             if error is not None:
-                self.buffer.lose(place, error)
+                self.buffer.spoil(key, error)
             self._send[place](pulled, NOTHING)
 
         try:
-            arriving = self.buffer.places_of(place, (message.epoch, message.step))
+            arriving = self.buffer.places_of(place, key)
         except KeyError:  # the owner has been lost
             ended(None)
             return
