@@ -126,6 +126,7 @@ class Group:
         self._windows: HeldWindows | None = None  # once a rank opens one
         self._graphs = graphs
         self._opened: dict[tuple[int, int], asyncio.Future[Any]] = {}
+        self._described: dict[tuple[int, int], list[range]] = {}  # rows of those
         self._users: dict[tuple[int, int], set[int]] = defaultdict(set)  # ranks, of a window
         self._error: BaseException | None = None
         self._lost: set[int] = set()
@@ -306,9 +307,12 @@ class Group:
             self._windows = HeldWindows(self.buffer)
             self._start(self._windows.run())
         rows, member.windows[key] = member.windows.get(key, []), []
-        if not users:  # all ranks describe the window alike
+        if not users:
             graphs = [] if self._graphs is None else [self._graphs.open(key, rows)]
             self._opened[key] = asyncio.gather(self._windows.open(key, rows), *graphs)
+            self._described[key] = rows
+        elif rows != self._described[key]:  # it would sample in the graph of another window
+            raise ProtocolError(f"rank {member.rank} has other rows in window {message.step}")
         users.add(member.rank)
         self._opened[key].add_done_callback(partial(self._say_opened, member, key))
 
@@ -331,7 +335,7 @@ class Group:
             self._windows.end(key)
             if self._graphs is not None:
                 self._graphs.end(key)
-            del self._opened[key]
+            del self._opened[key], self._described[key]
 
     # ---- batches ----
 

@@ -422,7 +422,7 @@ async def test_a_window_ends_with_the_rank_that_dies_while_it_is_read(rows):
 
 @in_loop
 async def test_windows_that_cannot_be_are_refused(rows):
-    async with two_ranks(rows) as (_, _, first, _):
+    async with two_ranks(rows) as (_, _, first, second):
         for start, stop in ((-1, 3), (3, 3), (4, 3), (199, 201), (0, 2**40)):
             assert first.refused(Kind.WINDOW_ROWS, 0, start, stop)
         first.say(Kind.WINDOW_ROWS, 0, 0, 150)
@@ -430,5 +430,7 @@ async def test_windows_that_cannot_be_are_refused(rows):
         first.open(1, range(3))
         assert first.refused(Kind.OPEN, 1), "it is open"
         assert first.refused(Kind.WINDOW_ROWS, 1, 0, 3)
+        second.say(Kind.WINDOW_ROWS, 1, 0, 2)
+        assert second.refused(Kind.OPEN, 1), "the other rank's graph is not this window's"
         found = [first.refused(Kind.OPEN, number) for number in range(2, 2 + WINDOWS_MAX)]
         assert (found[0], found[-1]) == (False, True)
