@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gnndrive.buffer.held_windows import HeldWindows
 from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.host.remote_buffer import SharedGraph
@@ -20,6 +21,7 @@ from gnndrive.testing.simulated_windows import (
     WindowRows,
     WindowSampler,
 )  # fmt: skip
+from gnndrive.testing.simulation import InlineWorkers
 from tests.pipeline.scenarios import NOISE, run_one, windows_end_well
 from tests.pipeline.tight import in_virtual_loop
 from tests.soak import product
@@ -87,6 +89,40 @@ async def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(rows, se
             needed.append(set(sampler.sample(drawn, key, [graph]).node.tolist()))
         assert len(delivered) == next((i for i, nodes in enumerate(needed) if nodes & bad), 20)
         await simulation.close()
+
+
+@in_virtual_loop
+async def test_an_epoch_that_is_closed_ends_its_windows_after_the_samples(rows, monkeypatch):
+    """A thread that samples goes on, and the host service may fill a graph's place again."""
+    sampling, go, ended = asyncio.Event(), asyncio.Event(), list[Any]()
+
+    class Busy(InlineWorkers):
+        async def run(self, function: Any, *arguments: Any) -> Any:
+            result, cancelled = await super().run(function, *arguments), False
+            if function.__name__ == "_sample":
+                sampling.set()
+                while not go.is_set():
+                    try:
+                        await go.wait()
+                    except asyncio.CancelledError:
+                        cancelled = True
+            if cancelled:
+                raise asyncio.CancelledError
+            return result
+
+    real = HeldWindows.end
+    monkeypatch.setattr(HeldWindows, "end", lambda *given: (ended.append(given[1]), real(*given)))
+    simulation = WindowedSimulation(WindowedScenario(rows), 3)
+    running = asyncio.ensure_future(run_epoch(replace(simulation.epoch(), workers=Busy())))
+    await sampling.wait()
+    running.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not ended
+    go.set()
+    await asyncio.wait([running])
+    assert ended[0] == (0,)
+    await simulation.close()
 
 
 @in_virtual_loop
