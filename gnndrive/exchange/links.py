@@ -127,7 +127,7 @@ class Meeting:
             while missing := sorted(set(range(len(addresses))) - {rank, *found}):
                 with interruptible():
                     ready = selector.select(max(until - monotonic(), 0))
-                if not ready:
+                if not ready or monotonic() > until:
                     raise ConfigError(
                         f"ranks {missing} cannot reach rank {rank} at {self.address.host}, port "
                         f"{self.address.port}: {ADDRESS}, and let the hosts connect to each other"
