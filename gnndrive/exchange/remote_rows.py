@@ -54,6 +54,7 @@ class RemoteRows:
         self._memory = mapped_bytes(slots * row_bytes)
         self._own, self._row_bytes, self._workers = own, row_bytes, workers
         self._order = asyncio.Lock()  # first come, first served
+        self._error: BaseException | None = None  # why a copy has failed
 
     def hold(self, rows: Int64Array, split: list[tuple[Int32Array, Int64Array]]) -> Held:
         """Hold those of a batch's `rows`, int64 [n], that are here, and leave them out of `split`;
@@ -110,7 +111,13 @@ class RemoteRows:
         into: npt.NDArray[np.uint8],
     ) -> None:  # fmt: skip
         async with self._order:
-            await self._workers.run(_spread, rows, numbers, self._row_bytes, places, into)
+            if self._error is not None:  # rows that others found on their way have not come
+                raise self._error
+            try:
+                await self._workers.run(_spread, rows, numbers, self._row_bytes, places, into)
+            except BaseException as error:
+                self._error = error
+                raise
 
 
 def _bytes(rows: torch.Tensor) -> npt.NDArray[np.uint8]:
