@@ -151,11 +151,16 @@ class Share:
         later = self._uses.learn_of(rank, dict(zip(self.foreseen, codes, strict=True)))
         self.buffer.foresee(begin, self._end, later, anew=True)
 
+    def behind(self, epoch: int, step: float) -> list[int]:
+        """The ranks that may need rows for batches before `step` in an epoch; none if one has left,
+        because the others cannot go on."""
+        if any(each.left for each in self.askers.values()):
+            return []
+        return [rank for rank, e in self.askers.items() if not e.has_passed(epoch, step)]
+
     async def passed(self, epoch: int, step: float) -> None:
-        """Wait until no rank needs rows for a batch before `step` in an epoch, or one has left, so
-        that the others cannot go on."""
-        askers = self.askers.values()
-        while not (any(e.left for e in askers) or all(e.has_passed(epoch, step) for e in askers)):
+        """Wait until none is `behind`."""
+        while self.behind(epoch, step):
             self._moved.clear()
             await self._moved.wait()
 

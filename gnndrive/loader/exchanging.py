@@ -43,6 +43,11 @@ STRIDE = "stride"
 CLOSED = (
     "has closed its loader or left it in the middle of an epoch, and owns rows that this one needs"
 )
+BEHIND = (
+    "closing this loader waits, for at most {timeout:g} s, until ranks {ranks} have as many "
+    "batches of the epoch: have them ask for these, or close their loaders"
+)
+TELL_S = 30.0  # that closing waits before it says why
 STAGED = (
     "this GPU cannot read the slots of rank {rank}, so its rows go through host memory, of which "
     "that takes more than the plan says: {error}"
@@ -391,10 +396,20 @@ class ExchangeBuffers(RankBuffers):
         """See `Buffers.unneeded`. The others will get as many batches as this rank's user, and are
         waited for; but not if an error has ended the epoch, because they may wait for this rank
         elsewhere."""
-        if not self._closed:
+        if self._closed:
+            return
+        passed = self.buffer.epoch, self.buffer.taken
+        telling = asyncio.get_running_loop().call_later(TELL_S, self._tell_behind, *passed)
+        try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
-                    await self._share.passed(self.buffer.epoch, self.buffer.taken)
+                    await self._share.passed(*passed)
+        finally:
+            telling.cancel()
+
+    def _tell_behind(self, epoch: int, taken: float) -> None:
+        ranks = ", ".join(map(str, self._share.behind(epoch, taken)))
+        warnings.warn(BEHIND.format(ranks=ranks, timeout=self._timeout_s), stacklevel=2)
 
     async def drain(self) -> None:
         """Tell the other ranks that this one leaves, and end its share."""

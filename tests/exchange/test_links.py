@@ -15,6 +15,7 @@ from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.links import Link, Meeting
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import Kind, Message, error_text
+from gnndrive.loader import exchanging
 from gnndrive.loader.exchanging import ExchangeBuffers
 from gnndrive.loader.sharing import RankBuffers
 
@@ -109,6 +110,26 @@ def test_of_several_ranks_that_are_lost_the_first_is_named():
         for waiting in (buffer.granted(ticket), buffer.awaited()):
             with pytest.raises(PeerError, match="rank 2"):
                 await waiting
+
+    asyncio.run(main())
+
+
+def test_closing_tells_whom_it_waits_for(monkeypatch):
+    monkeypatch.setattr(exchanging, "TELL_S", 0)
+
+    async def main():
+        told = asyncio.Event()
+        share = SimpleNamespace(passed=lambda *of: told.wait(), behind=lambda *of: [2, 3])
+        given = {"_share": share, "buffer": SimpleNamespace(epoch=0, taken=1), "_closed": False}
+        waits = SimpleNamespace(_timeout_s=60, **given)
+
+        def tell(*of):
+            ExchangeBuffers._tell_behind(waits, *of)
+            told.set()
+
+        waits._tell_behind = tell
+        with pytest.warns(UserWarning, match="until ranks 2, 3 have as many"):
+            await ExchangeBuffers.unneeded(waits)
 
     asyncio.run(main())
 
