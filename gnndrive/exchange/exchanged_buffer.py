@@ -32,6 +32,7 @@ from gnndrive.host.arena import Arena, ArenaShape
 from gnndrive.host.group import STEP_BITS
 from gnndrive.host.messages import Kind, Message
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable, RemoteTicket
+from gnndrive.pipeline.workers import Workers
 
 Key: TypeAlias = tuple[int, int]
 Send: TypeAlias = Callable[[Message, Asked], object]
@@ -82,6 +83,8 @@ class ExchangedTicket:
         held: what it holds of rows that this rank has kept, by table, until it joins.
         rows: of each table, where its rows arrive, once it has joined.
         copying: copies the rows that were held; None: there are none.
+        joining: joins it, once there is memory of the device; None: it has joined at once.
+        left: whether it was given up.
         error: why it could not join.
     """
 
@@ -94,6 +97,8 @@ class ExchangedTicket:
     held: Mapping[str, Held]
     rows: Sequence[BatchRows] = ()
     copying: asyncio.Task[None] | None = None
+    joining: asyncio.Task[None] | None = None
+    left: bool = False
     error: Exception | None = None
 
 
@@ -110,6 +115,7 @@ class ExchangedBuffer:
         foreseen: see `Share`.
         device: gets a batch's rows.
         kept: for tables of which this rank keeps rows of others; not if they are `foreseen`.
+        workers: one thread, which allocates memory of the device.
 
     Attributes:
         pulled: the owners out of whose slots the device copies rows; it may change while no batch
@@ -128,8 +134,9 @@ class ExchangedBuffer:
         self, owners: Mapping[str, Owners], row_bytes: Mapping[str, int], shape: ArenaShape,
         send: Sequence[Send], empty: Allocate = np.empty, rank: int = 0,
         foreseen: Sequence[str] = (), device: Device | None = None,
-        kept: Mapping[str, RemoteRows] | None = None,
+        kept: Mapping[str, RemoteRows] | None = None, workers: Workers | None = None,
     ) -> None:  # fmt: skip
+        self._workers, self._in_order = workers, asyncio.Lock()
         self._kept, self._copies = dict(kept or {}), set[asyncio.Task[None]]()
         self._owners, self._row_bytes, self._empty = owners, row_bytes, empty
         self._send_to, self._device = tuple(send), device
@@ -242,20 +249,38 @@ class ExchangedBuffer:
         """See `BatchBuffer.join`; what goes wrong is raised by `granted`, at the batch's turn."""
         tickets = [self._tickets.pop(index) for index, _ in batches]
         for ticket in tickets:
+            if self.pulled:
+                ticket.joining = self._begin(self._join_later(ticket))
+                continue
             try:
-                self._join(ticket)
+                self._join(ticket, self._memories(ticket))
             except Exception as error:
                 self.leave(ticket)
                 ticket.error = error
         return tickets
 
-    def _join(self, ticket: ExchangedTicket) -> None:
-        made = [
-            self._memory((count, nbytes), [each[table] for each in ticket.places])
-            for table, (count, nbytes) in enumerate(
-                zip(ticket.counts, self._row_bytes.values(), strict=True)
-            )
+    async def _join_later(self, ticket: ExchangedTicket) -> None:
+        """Join as soon as the device has memory for the rows. Where it is short, that may wait for
+        work of the user's, who may wait for another rank, which this rank's event loop serves."""
+        assert self._workers is not None
+        try:
+            async with self._in_order:
+                if not ticket.left:
+                    made = await self._workers.run(self._memories, ticket)
+                if not ticket.left:
+                    self._join(ticket, made)
+        except Exception as error:
+            self.leave(ticket)
+            ticket.error = error
+
+    def _memories(self, ticket: ExchangedTicket) -> list[tuple[BatchRows, list[Arriving]]]:
+        sizes = zip(ticket.counts, self._row_bytes.values(), strict=True)
+        return [
+            self._memory(shape, [each[table] for each in ticket.places])
+            for table, shape in enumerate(sizes)
         ]
+
+    def _join(self, ticket: ExchangedTicket, made: list[tuple[BatchRows, list[Arriving]]]) -> None:
         ticket.rows = [rows for rows, _ in made]
         if ticket.held:
             ticket.copying = self._begin(self._copy_held(ticket.held, ticket.rows))
@@ -289,6 +314,12 @@ class ExchangedBuffer:
     async def granted(self, ticket: ExchangedTicket) -> ExchangedLease:
         """See `BatchBuffer.granted`; all rows are valid when this returns. Also raises PeerError if
         a rank has ended, MemoryError if there is no memory for the rows."""
+        if ticket.joining is not None:
+            try:
+                await asyncio.shield(ticket.joining)
+            except asyncio.CancelledError:
+                self.leave(ticket)
+                raise
         if ticket.error is not None:
             raise ticket.error
         waiting = [each.granted for each in ticket.owned if each.granted is not None]
@@ -312,7 +343,7 @@ class ExchangedBuffer:
 
     def leave(self, ticket: ExchangedTicket) -> None:
         """See `BatchBuffer.leave`; the rows' memory stays until all owners have answered."""
-        ticket.rows = ()
+        ticket.rows, ticket.left = (), True
         self._release(ticket)
         self._known.pop(ticket.key[1], None)
         for part, owned in zip(self.parts, ticket.owned, strict=False):

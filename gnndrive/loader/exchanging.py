@@ -225,8 +225,9 @@ class ExchangeBuffers(RankBuffers):
             for sock in socks.values():
                 undo.callback(sock.close)
             self._own: FeatureBuffer = pool.take()
-            self._copiers = ThreadWorkers(COPIERS)
+            self._copiers, self._allocating = ThreadWorkers(COPIERS), ThreadWorkers(1)
             undo.callback(self._copiers.close)
+            undo.callback(self._allocating.close)
             foreseen = {name: exchange.count(name) for name in given.foreseen}
             self._share = Share(
                 exchange.world, self._own, stages, shape, self._copiers, given.foreseen, empty
@@ -268,6 +269,7 @@ class ExchangeBuffers(RankBuffers):
                 given.foreseen,
                 device,
                 kept,
+                self._allocating,
             )
             for link in self._links.values():
                 link.start()
@@ -437,5 +439,6 @@ class ExchangeBuffers(RankBuffers):
         """See `Buffers.close`."""
         await self.drain()
         self._copiers.close()
+        self._allocating.close()
         self.buffer.close()  # a closed loader may live on, for its numbers
         await self._pool.close()

@@ -93,6 +93,7 @@ class ExchangingRank(RankUser):
                 foreseen=foreseen,
                 device=self.own.device,
                 kept=self.kept,
+                workers=workers,
             )
         )
 

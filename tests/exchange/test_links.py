@@ -134,6 +134,35 @@ def test_closing_tells_whom_it_waits_for(monkeypatch):
     asyncio.run(main())
 
 
+def test_a_batch_joins_once_a_worker_has_got_memory_of_the_device():
+    """The event loop, which serves other ranks, does not wait for that."""
+
+    async def main():
+        memory = asyncio.Event()
+
+        class Workers:
+            async def run(self, function, *arguments):
+                await memory.wait()
+                return function(*arguments)
+
+        sends = [lambda *sent: None] * 2
+        buffer = ExchangedBuffer({}, {}, ArenaShape(2, ()), sends, workers=Workers())
+        buffer.pulled = {0}
+        buffer.begin_epoch()
+        tickets = []
+        for index in range(3):
+            buffer.announce(index, {})
+            tickets += buffer.join([(index, {})])
+        await asyncio.sleep(0)
+        buffer.leave(tickets[0])
+        assert not any(ticket.owned for ticket in tickets)
+        memory.set()
+        await tickets[2].joining
+        assert [len(ticket.owned) for ticket in tickets] == [0, 2, 2]
+
+    asyncio.run(main())
+
+
 def test_a_rank_that_is_lost_while_a_batch_is_late_is_named():
     async def awaited():
         raise PeerError(1, "cannot be reached")

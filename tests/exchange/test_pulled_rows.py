@@ -31,18 +31,18 @@ def test_a_copy_that_fails_is_the_error_of_its_batch_alone():
 
     said = []
     device = SimpleNamespace(rows=torch.zeros, pull=pull)
-    buffer = ExchangedBuffer(
-        {"x": Owners(2, 1, 0)}, {"x": 1}, ArenaShape(1, (2,)), [send], device=device
-    )
+    owners, shape, workers = {"x": Owners(2, 1, 0)}, ArenaShape(1, (2,)), InlineWorkers()
+    buffer = ExchangedBuffer(owners, {"x": 1}, shape, [send], device=device, workers=workers)
 
     async def main():
-        pulls = PulledRows(device, InlineWorkers())
+        pulls = PulledRows(device, workers)
         pulls.add(0, [torch.zeros(4, 1)])
         rank = SimpleNamespace(buffer=buffer, _places=[0], _pulls=pulls, _send=[send])
         buffer.pulled = {0}
         buffer.begin_epoch()
         buffer.announce(0, {"x": np.arange(2)})
         (ticket,) = buffer.join([(0, {})])
+        await ticket.joining
         ExchangeBuffers._pull(rank, 0, Message(Kind.SLOTS, 0, 0), [PLACES])
         with pytest.raises(MemoryError, match="no memory"):
             await buffer.granted(ticket)

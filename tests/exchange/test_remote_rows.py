@@ -43,6 +43,7 @@ def test_a_closed_loader_keeps_no_memory():
     kept.clear()
     assert memory() is not None
     pool = SimpleNamespace(close=AsyncMock())
-    closed = SimpleNamespace(buffer=buffer, drain=AsyncMock(), _copiers=Mock(), _pool=pool)
+    threads = {"_copiers": Mock(), "_allocating": Mock()}
+    closed = SimpleNamespace(buffer=buffer, drain=AsyncMock(), _pool=pool, **threads)
     run(ExchangeBuffers.close(closed))
     assert memory() is None

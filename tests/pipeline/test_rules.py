@@ -102,7 +102,7 @@ RULES = [
         14, dropped.drop_the_end_at_a_failure, scenarios.failing_epoch_ends, (2, 3), given=GROUPS,
     ),
     Rule(15, dropped.drop_turns_of_ranks, scenarios.ranks_end_well),
-    Rule(21, dropped.drop_release_of_copied_rows, scenarios.exchange_ends_well),
+    Rule(21, dropped.drop_release_of_copied_rows, scenarios.exchange_ends_well, (12, 13)),
     Rule(16, dropped.drop_giving_up_a_chunk, scenarios.windows_end_well, (1, 2)),
     Rule(
         17, dropped.drop_giving_back_what_is_incomplete, scenarios.windows_end_well, (6, 7),
