@@ -154,9 +154,8 @@ class Share:
     def behind(self, epoch: int, step: float) -> list[int]:
         """The ranks that may need rows for batches before `step` in an epoch; none if one has left,
         because the others cannot go on."""
-        if any(each.left for each in self.askers.values()):
-            return []
-        return [rank for rank, e in self.askers.items() if not e.has_passed(epoch, step)]
+        found = [rank for rank, e in self.askers.items() if not e.has_passed(epoch, step)]
+        return [] if any(each.left for each in self.askers.values()) else found
 
     async def passed(self, epoch: int, step: float) -> None:
         """Wait until none is `behind`."""
