@@ -32,7 +32,7 @@ from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.host.hello import BufferSettings, Hello
 from gnndrive.host.messages import ProtocolError
-from gnndrive.host.window_graphs import PLACES, window_of
+from gnndrive.host.window_graphs import LIVE_MAX, window_of
 from gnndrive.sampling.load_window import load_window, window_bytes_max
 from gnndrive.sampling.rounds import StopToken
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
@@ -117,7 +117,7 @@ class GroupBuffer:
             self.buffer = FeatureBuffer(self._make_tables(store, settings, undo))
             if self._source is not None:
                 nbytes = window_bytes_max(self._source)
-                for _ in range(PLACES):
+                for _ in range(LIVE_MAX):
                     self.graphs.append(SharedMemory.create(nbytes, "window", sparse=True))
             undo.pop_all()
 

@@ -25,7 +25,7 @@ from gnndrive.host.messages import ProtocolError, error_text
 from gnndrive.sampling.rounds import StopToken
 from gnndrive.store.partitioned.partitioned import Partitioned
 
-PLACES = 2
+LIVE_MAX = 2  # windows: one is trained on, the next one is loaded
 Key: TypeAlias = tuple[int, int]
 Load: TypeAlias = Callable[[int, Sequence[range], StopToken], Awaitable[Sequence[int]]]
 """(place, rows of the window, stop) → the sizes of the graph that it has loaded into the place."""
@@ -83,8 +83,8 @@ class WindowGraphs:
         for key, graph in sorted(self._live.items()):
             if graph.loading is not None or graph.told.done():
                 continue
-            if len(self._places) < PLACES:
-                place = min(set(range(PLACES)) - self._places.keys())
+            if len(self._places) < LIVE_MAX:
+                place = min(set(range(LIVE_MAX)) - self._places.keys())
                 self._places[place] = graph
                 loading = self._load_into(place, graph)
                 graph.loading = asyncio.get_running_loop().create_task(loading)

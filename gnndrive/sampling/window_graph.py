@@ -20,13 +20,13 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import IndexPointers, Int32Array, Int64Array, TopologyChoice
+from gnndrive.common.shared_memory import ALIGNED
 from gnndrive.sampling.topologies._csc import make_csc
 from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
 from gnndrive.store.partitioned.format import MEND
 
 _KEY_BITS = 63  # of a key for sorting: a store id, then a local id
 _NONE = np.empty(0, np.int32)
-_ALIGNED = 64  # bytes; a line of the processor's cache
 
 
 class WindowArrays(NamedTuple):
@@ -71,7 +71,7 @@ class ArraySizes(NamedTuple):
 
     @property
     def _offsets(self) -> list[int]:
-        sizes = (-(-dtype.itemsize * n // _ALIGNED) * _ALIGNED for dtype, n in self._shapes)
+        sizes = (-(-dtype.itemsize * n // ALIGNED) * ALIGNED for dtype, n in self._shapes)
         return list(accumulate(sizes, initial=0))
 
     @property

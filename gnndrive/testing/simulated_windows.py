@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gnndrive.common.errors import ClosedError, StoreError
 from gnndrive.common.records import Int64Array, Sample, Seeds, TopologyChoice
 from gnndrive.host.remote_buffer import SharedGraph
-from gnndrive.host.window_graphs import PLACES, WindowGraphs
+from gnndrive.host.window_graphs import LIVE_MAX, WindowGraphs
 from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
 from gnndrive.sampling.dealing import deal_windows, flat
 from gnndrive.sampling.rounds import STOPPED, StopToken
@@ -219,7 +219,7 @@ class WindowedRanks(SimulatedRanks):
 
     def __init__(self, scenario: WindowedScenario, seed: int, *rest: Any, **given: Any) -> None:
         self._random = random.Random(f"{seed} graphs")
-        self._places = [np.zeros(scenario.file.row_count, np.uint8) for _ in range(PLACES)]
+        self._places = [np.zeros(scenario.file.row_count, np.uint8) for _ in range(LIVE_MAX)]
         super().__init__(scenario.with_slots(), seed, *rest, **given)
         for rank in self.ranks:
             rank.buffer.windows.places = self._places

@@ -24,6 +24,7 @@ from gnndrive.buffer.held_windows import HeldWindows, Key, chunks
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import IndexPointers, Int64Array, Seeds
 from gnndrive.host.remote_buffer import RemoteBuffer, SharedGraph
+from gnndrive.host.window_graphs import LIVE_MAX
 from gnndrive.pipeline.epoch import Counters, Epoch
 from gnndrive.pipeline.sample import SampledFeed
 from gnndrive.pipeline.workers import Workers
@@ -33,8 +34,6 @@ from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.window_graph import WindowGraph
 from gnndrive.store.partitioned.partitioned import Partitioned, touching
-
-LIVE_MAX = 2  # windows: one is trained on, the next one is loaded
 
 
 class PartitionWindows:

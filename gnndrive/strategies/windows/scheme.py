@@ -31,6 +31,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import Item, Life, Owner, Phase, Shape, Use, if_any
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import NO_TOPOLOGY, Int64Array, Sample, Subgraph, TopologyChoice
+from gnndrive.host.window_graphs import LIVE_MAX
 from gnndrive.loader.arguments import named_folder, positive
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.ranks import Ranks
@@ -71,7 +72,6 @@ TOPOLOGY = TopologyChoice(NO_TOPOLOGY, "none, because each window has a graph of
 _MARGIN = 0.1  # by which another window may keep more edges than the one that was drawn
 HELD_BYTES = 16  # of a row that `WindowFeed` holds: its number, its slot, whether it is there
 STATIC_BYTES = 16  # of a static node of the folder: where it is, and where its list begins
-GRAPHS = 2  # windows in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +316,7 @@ class PlannedWindows(Slots):
         kept = min(ceil(edges * self.kept_in_window), partitioned.num_edges)
         rows = partitioned.num_nodes + partitioned.num_static
         graph = window_bytes(self.nodes, kept, rows, partitioned.num_edges)
-        graphs = min(GRAPHS, self.sizes.windows)
+        graphs = min(LIVE_MAX, self.sizes.windows)
         return graphs * graph + loading_bytes(self.nodes, partitioned.num_static)
 
     def items(self, shape: Shape) -> Iterator[Item]:
