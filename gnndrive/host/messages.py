@@ -131,6 +131,7 @@ _NAMED: Mapping[str, type[Exception]] = {
 _LIMITS = "whose limits are its shell's, or LimitNOFILE= and LimitNPROC= of its systemd unit"
 _ERRNO_MAX = 4095
 _TEXT_MAX = 5000  # characters of a message, each up to 12 bytes of JSON; see MESSAGE_BYTES_MAX
+_WHO = "the host service, or the rank that owns the rows,"
 
 
 def error_text(error: BaseException) -> dict[str, Any]:
@@ -155,6 +156,6 @@ def error_from(text: Mapping[str, Any]) -> Exception:
         case {"error": str(name), "message": str(message)}:
             kind = _NAMED.get(name)
             if kind is None:
-                return HostServiceError(f"the host service failed: {message}")
+                return HostServiceError(f"{_WHO} failed: {message}")
             return kind(message)
-    return HostServiceError("the host service failed and did not say why")
+    return HostServiceError(f"{_WHO} failed and did not say why")

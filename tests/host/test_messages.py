@@ -84,7 +84,7 @@ def test_a_text_that_no_datagram_holds_is_refused():
 
 # ---- errors, as a rank gets them
 
-FAILED = "the host service failed: "
+FAILED = "the host service, or the rank that owns the rows, failed: "
 GROUP = ExceptionGroup("inner", [ConfigError("first"), ValueError("second")])
 
 
