@@ -20,7 +20,7 @@ from gnndrive.store.row_classes import Classes
 ASKED_BYTES = 8 + 4
 # Of a row that a batch holds, or asks for beside those: the same again, and its slot. And while the
 # rows of one batch are looked up or kept: row id 8, slot 4, pending 4, to load 8 + 4, place 8.
-KEPT_BYTES, KEEPING_BYTES = ASKED_BYTES + 4, 36
+_KEPT_BYTES, _KEEPING_BYTES = ASKED_BYTES + 4, 36
 MOVE_BYTES = 2 * 4  # of a row that a device copies: its slot, and where it goes
 INDEX_BYTES = 8  # of a row that torch puts into a batch: where it goes
 COPIERS = 2  # threads that copy rows for batches and other ranks
@@ -105,8 +105,13 @@ class Exchange:
         nbytes = MAPPING_BYTES * rows
         yield Item("remote mapping table", nbytes, why, life=Life.BUFFER, use=Use.FEATURES)
         why = f"which remote rows {shape.queued} batches hold or ask for"
-        nbytes = (KEPT_BYTES * shape.queued + KEEPING_BYTES) * shape.entries
+        nbytes = held_bytes(shape)
         yield Item("held remote rows", nbytes, why, life=Life.EPOCH)
+
+
+def held_bytes(shape: Shape) -> int:
+    """Bytes of the numbers of remote rows that a rank's batches hold or ask for."""
+    return (_KEPT_BYTES * shape.queued + _KEEPING_BYTES) * shape.entries
 
 
 def _slot_bytes(row_bytes: int) -> int:

@@ -33,7 +33,7 @@ from operator import attrgetter
 from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import TableShape
-from gnndrive.exchange.items import KEEPING_BYTES, KEPT_BYTES
+from gnndrive.exchange.items import held_bytes
 from gnndrive.plan import costs
 from gnndrive.plan.costs import Loading, combined, counted
 from gnndrive.plan.plan import Plan, Planner
@@ -154,8 +154,7 @@ def _exchange(
     arriving = ranks * shape.features_bytes  # a third x a rank
     kept = 0
     if cache_bytes:
-        held = (KEPT_BYTES * shape.queued + KEEPING_BYTES) * shape.entries
-        kept = ranks * (cache_bytes + MAPPING_BYTES * shape.rows + held)
+        kept = ranks * (cache_bytes + MAPPING_BYTES * shape.rows + held_bytes(shape))
     try:
         plan = _of_own_rows(planner, owners, arriving, kept).plan()
     except ConfigError as error:
