@@ -58,7 +58,7 @@ class Exchange:
 
     def kept_slots(self, tables: Sequence[tuple[str, int, int]]) -> dict[str, int]:
         """How many rows of others this rank keeps, by table: of each as many times its largest
-        batch. `tables` are names, bytes of a row and the most rows of a batch."""
+        batch. `tables` are names, bytes of a row and the most rows of a batch, of all owners."""
         bytes_of = {name: most * _slot_bytes(nbytes) for name, nbytes, most in tables}
         of_batch = max(sum(bytes_of.values()), 1)
         found = {
@@ -93,7 +93,7 @@ class Exchange:
             yield Item("next uses of all ranks", nbytes, why, life=Life.EPOCH, use=Use.FEATURES)
 
     def _kept_items(self, shape: Shape) -> Iterator[Item]:
-        kept = self.kept_slots([(n.name, n.row_bytes, n.batch_rows_max) for n in shape.tables])
+        kept = self.kept_slots([(n.name, n.row_bytes, n.batch_entries_max) for n in shape.tables])
         if not kept:
             return
         slots, rows = sum(kept.values()), sum(self.owners[name].rows for name in kept)

@@ -251,7 +251,10 @@ class ExchangeBuffers(RankBuffers):
                 send[place] = link.ask
             self._device, self._send = device, send
             by_place = [send[place] for place in sorted(send)]
-            sizes = [(each.name, each.row_bytes, each.batch_rows_max) for each in tables]
+            sizes = [
+                (each.name, each.row_bytes, most)
+                for each, most in zip(tables, shape.rows_max, strict=True)
+            ]
             own = exchange.places[exchange.rank]
             kept = {
                 name: RemoteRows(

@@ -19,8 +19,8 @@ def test_remote_rows():
 
     without = {n.what for n in exchange.items(shape)}
     held = 170 * (16 * 10 + 36)
-    batch = 80 * 138 + 40 * 100  # with their entries in the slot tables
-    for batches in (0.25, 0.5):
+    batch = 80 * 138 + 90 * 100  # with their entries in the slot tables
+    for batches in (0.1, 0.2):
         assert items(int(batches * batch)) == [batches * batch, 4 * 1_040, held]
     assert items(10**9) == [496 * 138 + 20 * 100, 4 * 1_040, held], "no more than all"
     assert items(0) == []
