@@ -324,7 +324,7 @@ def test_bad_arguments_are_refused(make, kind, arguments, match):
 
 
 # torch says so of what it has just made.
-@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_is_set_on_a_store_has_rows(store, data, tmp_path):
     opened = gnndrive.open(store.path)
     opened.z = torch.eye(NODES).to_sparse()

@@ -17,7 +17,6 @@ from gnndrive.store.adjacency import with_edge_index
 from gnndrive.store.importers import from_data, from_pt, open_or_make
 from tests.store.conftest import edges_of, refused
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 SIZE = 7, 5  # of targets, of sources
 
 

@@ -31,7 +31,6 @@ def make_data() -> Data:
     return Data(x=torch.randn(50, 5), edge_index=edge_index, **masks)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse")
 def test_what_is_left_out_is_named(tmp_path):
     data = make_data()
     data.titles, data.object, data.many = ["of a node"] * 50, object(), torch.zeros(70_000)
@@ -205,7 +204,7 @@ class SparseTensor:
         return torch.zeros(50, 5).to_sparse()
 
 
-@pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_sparse_attribute_is_refused(tmp_path):
     for value in (
         torch.eye(50).to_sparse(),
