@@ -162,8 +162,8 @@ class OnDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class PulledRows:
-    """Rows that a device copies out of slots of ranks of this host.
+class OutOfSlots:
+    """What rows take that a device copies out of slots of ranks of this host (`PulledRows`).
 
     Attributes:
         pinned_per_byte: see `Device`.

@@ -20,7 +20,7 @@ from gnndrive.buffer.items import DeviceMemory, SlotTables
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.items import Item, Owner, Part, Shape, TableShape, Use, if_any
 from gnndrive.common.plugins import find
-from gnndrive.exchange.items import Exchange, OnDevice, PulledRows, SentRows
+from gnndrive.exchange.items import Exchange, OnDevice, OutOfSlots, SentRows
 from gnndrive.host.arena import AnnouncedRows
 from gnndrive.plan.costs import Disk
 from gnndrive.plan.drawn import DrawnBatches
@@ -236,7 +236,7 @@ def _exchange_parts(request: PlanRequest, device: type[Device]) -> list[Part]:
     if device.delivers and sent:
         parts.append(OnDevice(device.pinned_per_byte, device.copy_out_bytes(), scratch))
     if pulls:
-        parts.append(PulledRows(device.pinned_per_byte, scratch, sent))
+        parts.append(OutOfSlots(device.pinned_per_byte, scratch, sent))
     return parts
 
 
