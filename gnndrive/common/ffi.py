@@ -23,7 +23,17 @@ except ImportError as error:  # pragma: no cover - only in a tree that was never
         f"the import failed with: {error}"
     ) from error
 
-__all__ = ["address", "check", "core_for", "ffi", "holding_gil", "lib", "pointer", "widen"]
+__all__ = [
+    "address",
+    "check",
+    "copy_rows",
+    "core_for",
+    "ffi",
+    "holding_gil",
+    "lib",
+    "pointer",
+    "widen",
+]
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _FEW = 1 << 16  # items that a call goes over in about a tenth of a millisecond
@@ -117,6 +127,22 @@ def widen(
     count, width = len(numbers), numbers.itemsize
     core = core_for(count)
     return not core.gd_widen(address(numbers), width, count, least, most, pointer(out))
+
+
+def copy_rows(
+    rows: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any], places: np.ndarray[Any, Any],
+    into: np.ndarray[Any, Any],
+) -> None:  # fmt: skip
+    """Copy row `numbers[i]` of `rows` to row `places[i]` of `into`, without the GIL.
+
+    Args:
+        rows, into: uint8 [any, row_bytes], contiguous.
+        numbers, places: int64 and int32 [n]; they are not checked.
+    """
+    lib.gd_spread(
+        pointer(rows), pointer(numbers), len(numbers), rows.shape[1], pointer(places),
+        into.shape[1], pointer(into),
+    )  # fmt: skip
 
 
 def check(code: int, what: str) -> int:

@@ -22,7 +22,7 @@ import torch
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.feature_buffer import add_later
 from gnndrive.common.array_pool import Allocate, empty_tensor
-from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.ffi import copy_rows, lib
 from gnndrive.common.owners import Owners
 from gnndrive.common.padding import Parts
 from gnndrive.common.records import Codes, Int32Array, Int64Array, NextUses
@@ -54,11 +54,8 @@ class Arriving:
         """Copy those from number `begin` on, which lie in memory."""
         row_bytes = self.rows.shape[1]
         count = len(memory) // max(row_bytes, 1)
-        numbers, places = np.arange(count), self.places[begin : begin + count]
-        lib.gd_spread(
-            pointer(memory), pointer(numbers), count, row_bytes, pointer(places), row_bytes,
-            ffi.cast("uint8_t *", self.rows.data_ptr()),
-        )  # fmt: skip
+        places = self.places[begin : begin + count]
+        copy_rows(memory.reshape(count, row_bytes), np.arange(count), places, self.rows.numpy())
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import torch
 
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.array_pool import mapped_bytes
-from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.ffi import copy_rows
 from gnndrive.common.records import Int32Array, Int64Array, Stretch
 from gnndrive.pipeline.workers import Workers
 
@@ -51,8 +51,9 @@ class RemoteRows:
 
     def __init__(self, rows: int, own: int, slots: int, row_bytes: int, workers: Workers) -> None:
         self.table = SlotTable(rows, slots, row_bytes, NO_MEMORY, NO_TIER, None)
-        self._memory = mapped_bytes(slots * row_bytes)
-        self._own, self._row_bytes, self._workers = own, row_bytes, workers
+        memory = mapped_bytes(slots * row_bytes)
+        self._memory = memory[: slots * row_bytes].reshape(slots, row_bytes)
+        self._own, self._workers = own, workers
         self._order = asyncio.Lock()  # first come, first served
         self._error: BaseException | None = None  # why a copy has failed
 
@@ -87,7 +88,7 @@ class RemoteRows:
         """Copy held rows to their places among a batch's, uint8 [n, row_bytes], and release them.
         Not to be cancelled."""
         try:
-            await self._copy(self._memory, held.slots.astype(np.int64), held.places, _bytes(rows))
+            await self._copy(self._memory, held.slots.astype(np.int64), held.places, rows.numpy())
         finally:
             self.table.release(held.slots)
 
@@ -102,7 +103,7 @@ class RemoteRows:
         assert hold is not None, "there are as many slots, and the owners had the rows"
         assert hold.loads is not None
         # From here on batches may hold these rows.
-        await self._copy(_bytes(rows), arrived, hold.alias, self._memory)
+        await self._copy(rows.numpy(), arrived, hold.alias, self._memory)
         self.table.commit(Stretch(hold.loads[1]))
         self.table.release(hold.alias)
 
@@ -114,21 +115,7 @@ class RemoteRows:
             if self._error is not None:  # rows that others found on their way have not come
                 raise self._error
             try:
-                await self._workers.run(_spread, rows, numbers, self._row_bytes, places, into)
+                await self._workers.run(copy_rows, rows, numbers, places, into)
             except BaseException as error:
                 self._error = error
                 raise
-
-
-def _bytes(rows: torch.Tensor) -> npt.NDArray[np.uint8]:
-    return rows.numpy().reshape(-1)
-
-
-def _spread(
-    rows: npt.NDArray[np.uint8], numbers: Int64Array, row_bytes: int, places: Int32Array,
-    into: npt.NDArray[np.uint8],
-) -> None:  # fmt: skip
-    lib.gd_spread(
-        pointer(rows), pointer(numbers), len(numbers), row_bytes, pointer(places), row_bytes,
-        ffi.cast("uint8_t *", pointer(into)),
-    )  # fmt: skip

@@ -21,7 +21,7 @@ from gnndrive.buffer.devices._staged import Driver, Staged, portion_rows, rows_l
 from gnndrive.buffer.devices.base import Fence, SlotMemory, already_done, no_callback
 from gnndrive.common.array_pool import mapped_bytes
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.ffi import copy_rows, ffi, lib, pointer
 from gnndrive.common.host_memory import gather_threads
 from gnndrive.common.io.direct_file import Bytes, whole_pages
 from gnndrive.common.records import Int32Array, Landing
@@ -122,11 +122,7 @@ class CopiesOfSlots:
 
     def copy_out(self, slots: Int32Array, places: Int32Array) -> Fence:
         """See `EvictedRows.copy_out`; the rows are there when this returns."""
-        row_bytes, numbers = self.rows.shape[1], slots.astype(np.int64)
-        lib.gd_spread(
-            pointer(self._slots.reshape(-1)), pointer(numbers), len(slots), row_bytes,
-            pointer(places), row_bytes, pointer(self.rows.reshape(-1)),
-        )  # fmt: skip
+        copy_rows(self._slots, slots.astype(np.int64), places, self.rows)
         return already_done
 
     def wait(self) -> None:
