@@ -81,33 +81,23 @@ async def test_scatters_keep_their_order(driver):
     assert np.array_equal(await content(driver, into), kept[-1])
 
 
+@pytest.mark.parametrize("method", ["copy_out", "pull"])
 @pytest.mark.parametrize("row_bytes", ROW_BYTES)
-async def test_rows_are_copied_out_to_their_places_and_nowhere_else(driver, row_bytes):
-    rows = some_rows(SLOTS, row_bytes)
-    slots = slots_with(driver, rows)
-    into = staged(driver, some_rows(PLACES, row_bytes, seed=1))
-    expected = into.copy()
+async def test_rows_leave_slots_for_their_places_and_nowhere_else(driver, row_bytes, method):
+    """To host memory, and to memory of the device."""
+    rows, there = some_rows(SLOTS, row_bytes), driver.rows(PLACES, row_bytes)
+    slots, here = slots_with(driver, rows), staged(driver, some_rows(PLACES, row_bytes, seed=1))
+    into = there if method == "pull" else here
+    expected = await content(driver, there) if method == "pull" else here.copy()
     for count in (1, 17, SLOTS):
         moves = np.stack([shuffled(count, SLOTS, seed=1), shuffled(count, PLACES, seed=2)])
-        event = driver.copy_out(slots, into, moves)
+        event = getattr(driver, method)(slots, into, moves)
         expected[moves[1]] = rows[moves[0]]
         moves[:] = 0  # it may be changed
         await driver.wait(event)
         await driver.wait(event)
-        assert np.array_equal(into, expected), count
-
-
-@pytest.mark.parametrize("row_bytes", ROW_BYTES)
-async def test_rows_are_pulled_to_their_places_and_nowhere_else(driver, row_bytes):
-    rows, into = some_rows(SLOTS, row_bytes), driver.rows(PLACES, row_bytes)
-    slots, expected = slots_with(driver, rows), await content(driver, into)
-    for count in (1, 17, SLOTS):
-        moves = np.stack([shuffled(count, SLOTS, seed=1), shuffled(count, PLACES, seed=2)])
-        event = driver.pull(slots, into, moves)
-        expected[moves[1]] = rows[moves[0]]
-        moves[:] = 0  # it may be changed
-        await driver.wait(event)
-        assert np.array_equal(await content(driver, into), expected), count
+        found = await content(driver, there) if method == "pull" else here
+        assert np.array_equal(found, expected), count
 
 
 async def test_a_row_is_copied_out_before_another_is_scattered_into_its_slot(driver):
