@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from unittest.mock import AsyncMock, Mock
 
 import numpy as np
+import pytest
 import torch
 
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
@@ -34,6 +35,22 @@ def test_rows_on_their_way_are_here_when_a_batch_copies_them_out(seeds):
 
     for seed in seeds(10):
         run(main(seed))
+
+
+def test_rows_whose_copy_into_the_cache_has_failed_are_not_copied_out():
+    async def main():
+        workers = Mock(run=AsyncMock(side_effect=[MemoryError("no memory"), None]))
+        cache, needed = RemoteRows(100, 0, slots=8, row_bytes=1, workers=workers), np.arange(4)
+        rows = torch.ones(4, 1, dtype=torch.uint8)
+        arriving = asyncio.create_task(cache.copy_in(needed, [NONE, PLACES], rows))
+        split = [(NONE, np.empty(0, np.int64)), (PLACES, needed)]
+        await asyncio.sleep(0)
+        held = cache.hold(needed, split)
+        for copying in (arriving, cache.copy_out(held, rows)):
+            with pytest.raises(MemoryError, match="no memory"):
+                await copying
+
+    run(main())
 
 
 def test_a_closed_loader_keeps_no_memory():
