@@ -153,8 +153,8 @@ class Meeting:
         return found
 
     def _accept(self) -> socket.socket:
-        """Whoever connects is a stranger until all that a rank says has come, and it is readable;
-        nobody waits for that."""
+        """Accept a connection. It becomes readable when the token and the rank have come, so a
+        process that connects and sends nothing keeps no rank waiting."""
         sock, _ = self._sock.accept()
         self._strangers.add(sock)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, TOKEN_BYTES + _RANK.size)

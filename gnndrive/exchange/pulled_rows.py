@@ -1,11 +1,13 @@
 """`PulledRows`: rows that this rank's device copies out of slots of its own and of other ranks.
 
 Ranks of one host open the memory of each other's slots (CUDA IPC), so rows go from GPU to GPU
-without host memory. An owner holds the slots of a batch (SLOTS) until the copy has ended (PULLED),
-and only then says that the rows are READY: a copy of slots that were given up meanwhile, because
-the owner took this rank for dead, is used by nobody. A copy runs on the side stream behind no work
-of the user's, so the lease waits for copies alone. An owner that leaves says goodbye, and frees its
-slots when this end of the link is closed, before which they are shut here.
+without host memory. An owner says in which slots a batch's rows are (SLOTS), holds these until this
+rank says that its copy has ended (PULLED), and then says READY. If the owner has taken this rank
+for dead and reused the slots meanwhile, READY never comes, and the copy is thrown away.
+
+A copy runs on the side stream and does not wait for the user's work, so the owner's lease waits for
+copies alone. An owner that closes says goodbye; this rank shuts the slots, then closes its end of
+the link, and the owner frees the slots when it sees that end closed.
 """
 
 from __future__ import annotations

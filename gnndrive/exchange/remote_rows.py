@@ -5,11 +5,11 @@ them. A batch holds the rows that are here from its announcement on, and asks th
 others alone. These enter the cache once they have arrived, and rows that were used longest ago
 leave it; no row leaves that a batch holds.
 
-Nobody waits here but for copies. Rows that find no slot stay out, and a row that another batch of
-this rank is waiting for is asked for again. So the cache adds nothing to who waits for whom (a user
-for its batch, the batch for its owners' shares, these for their disks), and a batch that is given
-up or gets an error concerns no other. Copies are made in the order in which they began, so that a
-row is here when a batch copies it out that found it on its way.
+A batch waits here for copies only. Rows for which there is no slot are not kept, and a row that
+another batch of this rank has asked its owner for is asked for again. So there is no new wait (a
+user waits for its batch, the batch for its owners' shares, these for their disks), and a batch that
+is given up or fails has no effect on others. A batch may find a row that is still being copied in;
+copies are made in the order in which they began, so the row is there when it is copied out.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ _NONE = np.empty(0, np.int32)
 class WindowArrays(NamedTuple):
     """The arrays of a window's graph, which lie in one memory, so that processes can share them.
     `keys` are those of `sort_keys`; for the others see `WindowGraph`. `indices` and `positions`
-    have room for edges that were left out; what is not written takes addresses, but no memory."""
+    are longer than the edges that the window keeps, whose number is known only when they are read;
+    pages that are not written take no memory."""
 
     indptr: npt.NDArray[Any]
     store_ids: npt.NDArray[Any]
