@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gnndrive.common.errors import PeerError
+from gnndrive.common.errors import ConfigError, PeerError
+from gnndrive.exchange import links
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.links import Link, Meeting
 from gnndrive.host.arena import ArenaShape
@@ -161,6 +162,18 @@ def test_a_batch_joins_once_a_worker_has_got_memory_of_the_device():
         assert [len(ticket.owned) for ticket in tickets] == [0, 2, 2]
 
     asyncio.run(main())
+
+
+def test_strangers_do_not_postpone_the_end_of_a_meeting(monkeypatch):
+    monkeypatch.setattr(links, "CONNECT_S", -1)
+    with Meeting() as first, Meeting() as second:
+        addresses = [first.address, second.address]
+        with (
+            socket.create_connection((first.address.host, first.address.port)),
+            pytest.raises(ConfigError, match=r"ranks \[1\] cannot reach rank 0"),
+        ):
+            first.connect(0, addresses)
+        assert not first._strangers, "one was accepted after the end"
 
 
 def test_a_rank_that_is_lost_while_a_batch_is_late_is_named():
