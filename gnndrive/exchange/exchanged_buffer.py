@@ -166,8 +166,6 @@ class ExchangedBuffer:
 
     def end_epoch(self) -> None:
         """The rank has ended its epoch; the others need not wait for its turns."""
-        for ticket in self._tickets.values():
-            self._release(ticket)
         self._tickets.clear()
         self._known.clear()
         for part in self.parts:

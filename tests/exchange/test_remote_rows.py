@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from gnndrive.common.owners import Owners
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.remote_rows import RemoteRows
 from gnndrive.host.arena import ArenaShape
@@ -49,6 +50,24 @@ def test_rows_whose_copy_into_the_cache_has_failed_are_not_copied_out():
         for copying in (arriving, cache.copy_out(held, rows)):
             with pytest.raises(MemoryError, match="no memory"):
                 await copying
+
+    run(main())
+
+
+def test_a_batch_for_which_there_is_no_memory_holds_no_rows():
+    async def main():
+        cache = RemoteRows(4, 0, slots=2, row_bytes=1, workers=InlineWorkers())
+        await cache.copy_in(np.arange(2, 4), [NONE, PLACES[:2]], torch.ones(2, 1).byte())
+        given = {"empty": Mock(side_effect=MemoryError("no memory")), "kept": {"x": cache}}
+        sends, owners = [lambda *sent: None] * 2, {"x": Owners(4, 2, 1)}
+        buffer = ExchangedBuffer(owners, {"x": 1}, ArenaShape(1, (4,)), sends, **given)
+        buffer.begin_epoch()
+        buffer.announce(0, {"x": np.arange(2, 4)})
+        assert cache.table.available == 0
+        (ticket,) = buffer.join([(0, {})])
+        with pytest.raises(MemoryError, match="no memory"):
+            await buffer.granted(ticket)
+        assert cache.table.available == 2
 
     run(main())
 
