@@ -26,6 +26,7 @@ from gnndrive.common.memory import (
 from gnndrive.common.plugins import find, name_of
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import Layout, block_bytes
+from gnndrive.exchange.items import Exchange
 from gnndrive.loader.drawing import Drawing
 from gnndrive.loader.exchanging import exchange_of
 from gnndrive.loader.ranks import Ranks, resolve_ranks, sampler_ranks
@@ -345,8 +346,8 @@ class Assembly:
         ahead = self.scheme.ahead(self)
         if ahead is not None and kept_bytes:
             raise ConfigError(
-                f"remote_cache={own['remote_cache']!r} cannot be had, because strategy="
-                f"{self.strategy.name!r} tells owners which rows it will need: leave it out"
+                f"remote_cache={own['remote_cache']!r} cannot be had, because "
+                f"{self._tells_owners}: leave it out"
             )
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
         known = own["memory"] is None or not self.scheme.whole_graph
@@ -422,6 +423,25 @@ class Assembly:
         ranks, gpus = self.ranks, find("devices", self.device[0]).pulls
         near = gpus and ranks.group is not None and ranks.on_host == ranks.world
         return self.strategy.exchange and near and not self._alone
+
+    def planner_of_exchange(self, request: PlanRequest, exchange: Exchange) -> Planner:
+        """The planner for a request if ranks exchange rows so; ConfigError: they cannot."""
+        why_not = self._alone
+        if not why_not and request.ahead is not None and exchange.kept_bytes:
+            why_not = self._tells_owners
+        if why_not:
+            raise ConfigError(why_not)
+        graph = request.shared or request.shared_graph
+        request = replace(
+            request, shared=False, shared_graph=graph, exchange=exchange, warms_up=False,
+            planned=request.bounds, drawn=None,
+        )  # fmt: skip
+        drawing = self.drawing()
+        return self.scheme.planner(request if drawing is None else drawing.drawn_for(request))
+
+    @property
+    def _tells_owners(self) -> str:
+        return f"strategy={self.strategy.name!r} tells owners which rows it will need"
 
     @property
     def _alone(self) -> str:

@@ -15,6 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -24,6 +25,7 @@ from gnndrive.common.forks import ForkLock
 from gnndrive.common.interrupts import deferred_interrupts, interruptible
 from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED, INSIDE, close_from_finalizer
+from gnndrive.exchange.items import Exchange
 from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
     OnStats,
@@ -611,11 +613,13 @@ class StoreLoader(torch.utils.data.DataLoader[Any]):
 
 class RanksPlan(NamedTuple):
     """A loader's planner and its strategy, chosen if it was to be; and what a step costs by. None:
-    the loader's batches cannot be drawn, or its strategy is a baseline."""
+    the loader's batches cannot be drawn, or its strategy is a baseline. `exchanging`: its planner
+    if ranks, as many on each host, exchange rows."""
 
     planner: Planner
     loading: Loading | None
     strategy: Strategy
+    exchanging: Callable[[Exchange], Planner]
 
 
 def plan_for_ranks(loader: StoreLoader, ranks: int, shared: bool) -> RanksPlan:
@@ -629,4 +633,5 @@ def plan_for_ranks(loader: StoreLoader, ranks: int, shared: bool) -> RanksPlan:
     drawing = None if assembly.strategy.baseline else assembly.drawing(for_plan=False)
     drawn = None if drawing is None else drawing.drawn(request)
     loading = None if drawn is None else loading_of(request, planner, drawn)
-    return RanksPlan(planner, loading, assembly.strategy)
+    exchanging = partial(assembly.planner_of_exchange, request)
+    return RanksPlan(planner, loading, assembly.strategy, exchanging)

@@ -14,27 +14,30 @@ missing in the feature buffer. On one host, per step:
 | bytes received, and as many sent | 0 | R·m·b'·(H - 1) / H | R·b·b'·(H - 1) / H |
 | copies | R·b rows | the same | and R·b·(H - 1) / H rows that arrive |
 
-Graph, labels and splits are whole on every host, because every host samples. With exchange, a rank
-holds a third batch's rows, into which rows arrive. A step takes as long as its longest part:
-sample, disk, admit, net, gather, compute; on few processors, where parts wait for each other, up to
-the sum of them. Exchange pays only if the net takes less than the disk time that it saves. If the
-net takes longer than the disk, a cache of other hosts' rows may pay in each rank, which leaves its
-buffer less: of b rows it asks for those that so large an LRU cache misses, and it copies these once
-more. Seconds of the other parts are those of `costs.py`.
+Graph, labels and splits are whole on every host, because every host samples. With exchange, ranks
+also hold rows that arrive and rows that are sent (`exchange/items.py`). A step takes as long as its
+longest part: sample, disk, admit, net, gather, compute; on few processors, where parts wait for
+each other, up to the sum of them. Exchange pays only if the net takes less than the disk time that
+it saves. If the net takes longer than the disk, a cache of other hosts' rows may pay in each rank,
+which leaves its buffer less: of b rows it asks for those that so large an LRU cache misses, and it
+copies these once more. Seconds of the other parts are those of `costs.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from operator import attrgetter
 
-from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES
+from gnndrive.buffer.items import SLOT_TABLE_BYTES
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.items import TableShape
-from gnndrive.exchange.items import held_bytes
+from gnndrive.common.owners import Owners
+from gnndrive.exchange.items import Exchange
 from gnndrive.plan import costs
+from gnndrive.plan.choice import without_plan
 from gnndrive.plan.costs import Loading, combined, counted
 from gnndrive.plan.plan import Plan, Planner
 from gnndrive.plan.slots import split_slots
@@ -44,6 +47,8 @@ ID_BYTES = 4  # of a row that another host is asked for
 FULL, SHARDS, EXCHANGE, CACHED = "full copy", "shards", "exchange", "with cache"
 CACHE_SHARES = (1 / 8, 1 / 4, 1 / 2)  # of an exchange's memory that are tried
 CACHE_GAIN = 1.1  # times as fast a step must be
+Exchanging = Callable[[Exchange], Planner]
+"""The planner of a host whose ranks exchange rows so; ConfigError: they cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,9 @@ class Layout:
         return combined(self.known)[0]
 
 
-def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: int) -> list[Layout]:
+def layouts(
+    planner: Planner, exchanging: Exchanging, loading: Loading, cluster: Cluster, store_bytes: int
+) -> list[Layout]:  # fmt: skip
     """Compare the layouts of a store of so many bytes; with one host, there is the full copy only,
     whose planner is given. ConfigError if its plan does not fit."""
     plan, hosts = planner.plan(), cluster.hosts
@@ -128,14 +135,12 @@ def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: i
     loaded = {name: each.loads for name, each in counted(plan, loading).items()}
     received, net_s = _received(plan, cluster, loaded)
     shards = Layout(SHARDS, plan.host_bytes, part_bytes, received, {**seconds, costs.NET: net_s})
-    exchange = _exchange(planner, loading, cluster, full, part_bytes)
+    of_owners = partial(_exchange, planner, exchanging, loading, cluster, full, part_bytes)
+    exchange = of_owners()
     found = [full, shards, exchange]
     if not exchange.refused and exchange.known.get(costs.NET, 0.0) > exchange.known[costs.DISK]:
         sizes = [int(share * exchange.memory_bytes) // plan.ranks for share in CACHE_SHARES]
-        tried = [
-            _exchange(planner, loading, cluster, full, part_bytes, size // MB * MB)
-            for size in sizes
-        ]
+        tried = [of_owners(size // MB * MB) for size in sizes]
         fitting = [each for each in tried if not each.refused and each.cache_bytes]
         if fitting:
             best = min(fitting, key=attrgetter("expected_s"))
@@ -145,31 +150,27 @@ def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: i
 
 
 def _exchange(
-    planner: Planner, loading: Loading, cluster: Cluster, full: Layout, disk_bytes: int,
-    cache_bytes: int = 0,
+    planner: Planner, exchanging: Exchanging, loading: Loading, cluster: Cluster, full: Layout,
+    disk_bytes: int, cache_bytes: int = 0,
 ) -> Layout:  # fmt: skip
     """Each host reads and keeps its own rows alone, for the ranks of all hosts."""
-    hosts, ranks, shape = cluster.hosts, planner.shape.ranks, planner.shape
-    owners = hosts * shape.buffers
-    arriving = ranks * shape.features_bytes  # a third x a rank
-    kept = 0
-    if cache_bytes:
-        kept = ranks * (cache_bytes + MAPPING_BYTES * shape.rows + held_bytes(shape))
+    hosts, ranks, whole = cluster.hosts, planner.shape.ranks, planner.shape.tables
+    world = hosts * ranks
+    owners = {each.name: Owners.of(each.rows, each.row_bytes, world) for each in whole}
     try:
-        plan = _of_own_rows(planner, owners, arriving, kept).plan()
+        plan = exchanging(Exchange(owners, 0, range(world), {}, cache_bytes)).plan()
     except ConfigError as error:
-        why = str(error).splitlines()[0]
-        return Layout(EXCHANGE, 0, disk_bytes, 0.0, {}, why)
+        return Layout(EXCHANGE, 0, disk_bytes, 0.0, {}, without_plan(str(error)))
     tables = tuple(
-        replace(table, rows=whole.rows, slots=min(owners * table.slots, whole.rows))
-        for table, whole in zip(plan.tables, planner.shape.tables, strict=True)
+        replace(table, rows=all.rows, slots=min(world * table.slots, all.rows))
+        for table, all in zip(plan.tables, whole, strict=True)
     )
-    of_all = replace(plan, tables=tables, ranks=hosts * ranks, shared=True)
+    of_all = replace(plan, tables=tables, ranks=world, shared=True)
     features_s = costs.features_seconds(of_all, loading, counted(of_all, loading), hosts)
     wanted: Mapping[str, float] = {each.name: loading.counts(each)[0] for each in tables}
     copies = 2 - 1 / hosts
     if cache_bytes:
-        asked = _missed(plan, loading, hosts, cache_bytes, planner.shape.tables)
+        asked = _missed(plan, loading, hosts, cache_bytes, whole)
         copies += (1 - 1 / hosts) * sum(asked.values()) / max(sum(wanted.values()), 1)
         wanted = asked
     received, net_s = _received(plan, cluster, wanted)
@@ -180,9 +181,8 @@ def _exchange(
         costs.NET: net_s,
         costs.GATHER: None if gather_s is None else gather_s * copies,
     }
-    memory = plan.host_bytes + kept + (0 if plan.on_device else arriving)
     name = CACHED if cache_bytes else EXCHANGE
-    return Layout(name, memory, disk_bytes, received, seconds, cache_bytes=cache_bytes)
+    return Layout(name, plan.host_bytes, disk_bytes, received, seconds, cache_bytes=cache_bytes)
 
 
 def _missed(
@@ -197,23 +197,6 @@ def _missed(
     lru = replace(loading, looks_ahead=False, sweep=1)
     found = counted(replace(plan, tables=tables, shared=False), lru)
     return {name: each.loads for name, each in found.items()}
-
-
-def _of_own_rows(planner: Planner, owners: int, arriving: int, kept: int) -> Planner:
-    """The planner of a host whose feature buffers, of `owners` on all hosts, keep their own rows
-    alone; rows of other hosts take `arriving` bytes where batches are, and `kept` on the host."""
-    shape, budget, tables = planner.shape, planner.budget, list[TableShape]()
-    for table in shape.tables:
-        rows = ceil(table.rows / owners)
-        own, entries = min(table.batch_rows_max, rows), table.entries_max
-        tables.append(replace(table, rows=rows, batch_rows_max=own, batch_entries_max=entries))
-    if budget.device_memory is not None:
-        left = budget.device_memory - arriving // shape.ranks
-        budget = replace(budget, device_memory=left)
-        arriving = 0
-    if budget.memory is not None:
-        budget = replace(budget, memory=budget.memory - arriving - kept)
-    return replace(planner, shape=replace(shape, tables=tuple(tables)), budget=budget)
 
 
 def _received(

@@ -20,6 +20,7 @@ from gnndrive.common.items import BATCH_SIZE, TableShape
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.disk.layouts.base import block_bytes
+from gnndrive.exchange.items import Exchange, SentRows
 from gnndrive.plan.choice import all_stages, cheapest, first_plan, refusal
 from gnndrive.plan.costs import Disk, Loading, combined, step_seconds
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches
@@ -51,6 +52,7 @@ class Sketch:
         topologies, topology_asked: plug-ins in the order of preference, or the one that the user
             named.
         shared: whether the ranks of a host share one feature buffer.
+        exchange: which ranks own which rows; None: each rank reads all that it needs.
     """
 
     nodes: int
@@ -68,6 +70,7 @@ class Sketch:
     policy: Any
     ranks: int = 1
     shared: bool = False
+    exchange: Exchange | None = None
 
     @property
     def size(self) -> GraphSize:
@@ -105,6 +108,10 @@ class Sketch:
         together = [self.nodes * (1 - (1 - share) ** n) for n in range(1, DRAWN_BATCHES + 1)]
         counts = {TABLE: tuple(map(round, together))}
         return DrawnBatches((bounds,) * DRAWN_BATCHES, counts, float(bounds.expanded or 0), 0.0)
+
+    def exchanging(self, exchange: Exchange) -> Planner:
+        """The planner if ranks exchange rows; see `planner`."""
+        return replace(self, exchange=exchange).planner()
 
     def loading(self, planner: Planner) -> Loading:
         """What a step costs by."""
@@ -153,16 +160,20 @@ class Sketch:
         count = bounds.nodes[None]
         policy: type[Policy] = find("policies", self.policy)
         staging = READS * block_bytes(self.row_bytes)
-        tables = (TableShape(TABLE, self.nodes, self.row_bytes, count, count),)
+        exchange = self.exchange
+        rows = self.nodes if exchange is None else exchange.count(TABLE)
+        tables = (TableShape(TABLE, rows, self.row_bytes, min(count, rows), count),)
         shape = replace(
             shape_of(tables, bounds, self.edges, stages, policy), ranks=self.ranks,
-            shared=self.shared, graphs=1 if self.shared else self.ranks,
+            shared=self.shared and exchange is None, graphs=1 if self.shared else self.ranks,
         )  # fmt: skip
         seeds, labels = SEED_BYTES * (self.seeds or 0), LABEL_BYTES * self.nodes
         parts = loader_parts(
-            SlotTables(0 if policy.score is None else self.nodes),
+            SlotTables(0 if policy.score is None else rows),
             Graph(self.size.index_pointer_bytes), seeds, labels, staging, DeviceMemory(),
             Samples(scratch_bytes(bounds)),
         )  # fmt: skip
+        if exchange is not None:
+            parts = (*parts, exchange, SentRows(exchange.world))
         slots = RowSlots(whole_batches=memory is not None)
         return Planner(shape, parts, slots, Budget(memory, self.buffer), stages)

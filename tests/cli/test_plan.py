@@ -73,12 +73,12 @@ def test_ranks_that_share_and_ranks_that_do_not(gnndrive, planted):
 
 
 def test_several_hosts_are_compared(gnndrive, planted):
-    words = ("--memory", "80MB", "--ranks", "2", "--hosts", "3", "--net", "1Gbit")
+    words = ("--memory", "160MB", "--ranks", "2", "--hosts", "3", "--net", "1Gbit")
     out = gnndrive("plan", planted, *FEW, *words).out
     assert out.startswith("on each host, 2 ranks that share one feature buffer\n")
     assert "an epoch of 14 steps" in out
     rows = {line[:9].strip(): " ".join(line.split()) for line in reversed(out.splitlines())}
-    (total,) = re.findall(r"total +([\d.]+ MB)  of --memory 80MB", out)
+    (total,) = re.findall(r"total +([\d.]+ MB)  of --memory 160MB", out)
     whole = gd.open(planted).info.nbytes
     assert f"{total} {format_size(whole)} " in rows["full copy"]
     for name in ("shards", "exchange"):

@@ -34,7 +34,7 @@ from gnndrive.loader.store_loader import plan_for_ranks
 from gnndrive.loader.strategy_choice import UNCALIBRATED, USUAL_DISK
 from gnndrive.plan import costs
 from gnndrive.plan.plan import Plan, Planner
-from gnndrive.plan.scale import Cluster, Layout, layouts
+from gnndrive.plan.scale import Cluster, Exchanging, Layout, layouts
 from gnndrive.plan.sketch import Sketch
 from gnndrive.plan.strategy_costs import Comparison, StrategyCost
 from gnndrive.store.calibration import calibrate_command, load_calibration
@@ -132,7 +132,7 @@ def _of_store(
     store = open_homogeneous(path, "gnndrive plan")
     seeds = store.split("train") if "train" in store.split_names else None
     with options.loader(store, seeds, shuffle=True) as loader, Bars() as bars, reporting(bars):
-        planner, loading, _ = plan_for_ranks(loader, ranks, shared)
+        planner, loading, _, exchanging = plan_for_ranks(loader, ranks, shared)
         batches = len(loader)
         compares = options.memory is not None and ranks == cluster.hosts == 1
         found = loader.compare() if compares else None
@@ -152,7 +152,8 @@ def _of_store(
     own = None if found is None else found.own
     known = None if own is None or own.refused else own
     run = Run(loading, cluster, batches, source, notes, known)
-    return _planned(planner, run, store.info.nbytes, details)._replace(comparison=found)
+    size = store.info.nbytes
+    return _planned(planner, exchanging, run, size, details)._replace(comparison=found)
 
 
 def _of_numbers(
@@ -195,11 +196,14 @@ def _of_numbers(
         source += ", the most that the fanout allows; give fewer with --batch-nodes"
     known = replace(cluster, sampled=False)
     run = Run(loading, known, sketch.batches, source, [f"{AT_RANDOM}; {USUAL_DISK}"])
-    return _planned(planner, run, sketch.store_bytes, details)
+    return _planned(planner, sketch.exchanging, run, sketch.store_bytes, details)
 
 
-def _planned(planner: Planner, run: Run, store_bytes: int, details: bool) -> _Planned:
-    plan, found = planner.plan(), layouts(planner, run.loading, run.cluster, store_bytes)
+def _planned(
+    planner: Planner, exchanging: Exchanging, run: Run, store_bytes: int, details: bool
+) -> _Planned:  # fmt: skip
+    plan = planner.plan()
+    found = layouts(planner, exchanging, run.loading, run.cluster, store_bytes)
     lines = plan_lines(plan, details, run.cluster.hosts) + step_lines(plan, found[0], run, details)
     if run.cluster.hosts > 1:
         lines += host_lines(plan, found, run)

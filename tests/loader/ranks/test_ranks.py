@@ -11,10 +11,12 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ConfigError, NeighborLoader
+from gnndrive import ConfigError, NeighborLoader, Tuning
 from gnndrive.loader import sharing
 from gnndrive.loader.lightning import InTrainer
 from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks
+from gnndrive.loader.store_loader import plan_for_ranks
+from gnndrive.plan.scale import Cluster, layouts
 from gnndrive.sampling.dealing import steps_left
 from tests.given import moved
 from tests.loader.batches import assert_all_same, assert_same
@@ -295,6 +297,25 @@ def test_without_a_seed_the_first_ranks_counts(draw, as_rank, monkeypatch):
     both = [batch for step in zip(*batches, strict=True) for batch in step]
     assert_all_same(padded(list(draw(seed=None)), 2), both)
     assert group.calls == 2, "one exchange for each iter"
+
+
+def test_a_plan_for_hosts_has_the_memory_of_ranks_that_exchange(make, as_rank):
+    given = {"memory": "40MB", "batch_size": 8}
+    planner, loading, _, exchanging = plan_for_ranks(make(**given), 1, False)
+    planned = {}
+
+    def keep(exchange):
+        found = planned[exchange.kept_bytes] = exchanging(exchange)
+        return found
+
+    layouts(planner, keep, loading, Cluster(2, net_bytes_s=1.0), 10**9)
+    assert 0 in planned
+    assert len(planned) > 1, "caches are tried, because the net is slow"
+    as_rank(1, 2, group=object())
+    for cache, each in planned.items():
+        tuning = Tuning(exchange=True, remote_cache=cache)
+        ranked = make(**given, ranks=True, tuning=tuning)
+        assert each.plan().host_bytes == ranked.plan().host_bytes
 
 
 @pytest.mark.parametrize(
