@@ -43,6 +43,7 @@ from gnndrive.common.records import Int32Array
 
 MARGIN = 0.05  # share of the memory that the allocator cannot use, or that other libraries take
 PROBE_BYTES = 64
+NO_COUNTER = b"/gnndrive_no_counter"  # torch ignores that no shared memory has the name
 DEVICE = 6  # which of `rebuild_cuda_tensor`'s arguments says the GPU
 _cuda: Any = torch.cuda  # much of it has no types
 _reductions: Any = torch.multiprocessing.reductions
@@ -445,10 +446,13 @@ class TorchDriver(Driver):
         with self._on(self._side):
             said = secrets.token_bytes(PROBE_BYTES)
             self._probe = torch.frombuffer(bytearray(said), dtype=torch.uint8).to(self.device)
-            exported = [_reductions.reduce_tensor(each)[1] for each in (*memory, self._probe)]
-            for *_, counter, offset, _, _ in exported:
-                # Torch would keep the memory for each process that dies with it; see `Link`.
+            exported = []
+            for each in (*memory, self._probe):
+                *given, counter, offset, event, waits = _reductions.reduce_tensor(each)[1]
+                # Torch would keep the memory for each process that dies with it; see `Link`. It
+                # keeps it, too, if others count down from 0, so these are given no counter.
                 torch.UntypedStorage._release_ipc_counter_cuda(counter, offset)
+                exported.append((*given, NO_COUNTER, 0, event, waits))
         return said, exported
 
     def open(self, exported: Any) -> list[torch.Tensor]:

@@ -30,7 +30,7 @@ import torch.multiprocessing.reductions
 from gnndrive.testing.fake_cuda import tensors
 from gnndrive.testing.fake_cuda.cupy import fake_cupy
 from gnndrive.testing.fake_cuda.machine import Code, Cudart, Entry, FakeCuda, driver_library
-from gnndrive.testing.fake_cuda.memory import Counters
+from gnndrive.testing.fake_cuda.memory import Counters, count_down
 from gnndrive.testing.fake_cuda.streams import GLOBAL, RELAXED, THREAD_LOCAL, FakeEvent, FakeGraph
 
 __all__ = ["GLOBAL", "RELAXED", "THREAD_LOCAL", "Code", "Entry", "FakeCuda", "fake_cuda"]
@@ -93,7 +93,7 @@ def _replacements(machine: FakeCuda) -> Iterator[tuple[Any, str, Any]]:
         yield torch.Tensor, name, getattr(tensors, name)
     for name in ("reduce_tensor", "rebuild_cuda_tensor"):
         yield torch.multiprocessing.reductions, name, getattr(tensors, name)
-    yield torch.UntypedStorage, "_release_ipc_counter_cuda", lambda counter, offset: None
+    yield torch.UntypedStorage, "_release_ipc_counter_cuda", count_down
     yield torch.version, "cuda", "13.0"
     for kind in ("CDLL", "PyDLL"):
         yield ctypes, kind, _loading(getattr(ctypes, kind), driver_library(machine))

@@ -223,12 +223,12 @@ class FakeCuda:
                     f"total capacity of {self.memory.nbytes} bytes of which {free} bytes is free."
                 ) from None
 
-    def open(self, exported: Exported, device: int) -> Bytes:
+    def open(self, exported: Exported, device: int, counter: tuple[bytes, int]) -> Bytes:
         """Memory of another process, for the thread's current stream of a device."""
         self.call("call", "cudaIpcOpenMemHandle", device)
         if not self.ipc:
             raise cuda_error(1)
-        return self.memory.open(exported, self.current_stream(device))
+        return self.memory.open(exported, self.current_stream(device), counter)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """A pinned copy; in a context that there is, as torch's allocator."""

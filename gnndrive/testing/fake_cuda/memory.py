@@ -29,6 +29,7 @@ ROUND_BYTES = 512  # as torch's allocator rounds
 ALIGNED_BYTES = 4096
 POISON, POISONED_BYTES_MAX = 0xEE, 16 << 20
 MS_ASYNC = 1
+COUNTER = struct.Struct("Q")
 F_OFD_SETLK = 37  # a lock of the open file, not of the process
 _libc = ctypes.CDLL(None)
 _libc.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -59,12 +60,17 @@ class Access:
 
 @dataclass(frozen=True)
 class Exported:
-    """Memory of a fake GPU, which is a part of a file that a process has open."""
+    """Memory of a fake GPU, which is a part of a file that a process has open.
 
-    process: int
-    file: int
+    Attributes:
+        path: of the file, in any process.
+        counter: where in the file torch counts those who have it open.
+    """
+
+    path: bytes
     begin: int
     nbytes: int
+    counter: int
 
 
 @dataclass(eq=False)
@@ -77,6 +83,7 @@ class Block:
         recorded: the streams of `record_stream`.
         accesses: what was done to it and is not known to have ended.
         ready_at: virtual time at which it may be given out again.
+        counter: of memory that was exported; see `Exported`.
     """
 
     memory: Bytes
@@ -85,6 +92,7 @@ class Block:
     recorded: set[FakeStream] = field(default_factory=set)
     accesses: list[Access] = field(default_factory=list)
     ready_at: float = 0.0
+    counter: int | None = None
 
     @property
     def address(self) -> int:
@@ -179,21 +187,30 @@ class DeviceMemory:
             self.empty_cache()
         counters.reserved += size
         counters.peak_reserved = max(counters.peak_reserved, counters.reserved)
-        # Of a file, so that another process can open it.
-        begin, self._file_bytes = self._file_bytes, self._file_bytes + whole_pages(size)
-        os.ftruncate(self._file, self._file_bytes)
+        begin = self._extend(size)  # so that another process can open it
         made = np.frombuffer(mmap.mmap(self._file, size, offset=begin), np.uint8)
         self._places[int(made.ctypes.data)] = begin
         return made
 
+    def _extend(self, nbytes: int) -> int:
+        """Where so many more bytes of the file begin."""
+        begin, self._file_bytes = self._file_bytes, self._file_bytes + whole_pages(nbytes)
+        os.ftruncate(self._file, self._file_bytes)
+        return begin
+
     def export(self, address: int) -> Exported:
         """Where another process finds the block at this address."""
         block = self._blocks[address]
-        return Exported(os.getpid(), self._file, self._places[address], len(block.memory))
+        with self._timeline.lock:
+            block.counter = counter = self._extend(COUNTER.size)
+        os.pwrite(self._file, COUNTER.pack(1), counter)
+        path = os.fsencode(f"/proc/{os.getpid()}/fd/{self._file}")
+        return Exported(path, self._places[address], len(block.memory), counter)
 
-    def open(self, exported: Exported, stream: FakeStream) -> Bytes:
-        """An array over memory of another process, as a block of the stream's device."""
-        file = os.open(f"/proc/{exported.process}/fd/{exported.file}", os.O_RDWR)
+    def open(self, exported: Exported, stream: FakeStream, counter: tuple[bytes, int]) -> Bytes:
+        """An array over memory of another process, as a block of the stream's device; `counter`:
+        see `count_down`, which is called at its end."""
+        file = os.open(exported.path, os.O_RDWR)
         _lock(file, fcntl.F_RDLCK, exported.begin, exported.nbytes)
         made = np.frombuffer(mmap.mmap(file, exported.nbytes, offset=exported.begin), np.uint8)
         block = Block(made, stream.device.index, stream)
@@ -203,6 +220,7 @@ class DeviceMemory:
         def shut() -> None:
             del self._blocks[block.address]
             os.close(file)
+            count_down(*counter)
 
         weakref.finalize(array, shut)
         return array
@@ -225,6 +243,13 @@ class DeviceMemory:
                         self.problems.append(
                             f"{len(block.memory)} bytes of {block.stream} were freed while "
                             f"{each.stream} may use them: record_stream is missing"
+                        )
+                if block.counter is not None:
+                    counter, block.counter = block.counter, None
+                    if any(os.pread(self._file, COUNTER.size, counter)):
+                        self.problems.append(
+                            f"torch will never free {len(block.memory)} bytes, because it does not "
+                            "count 0 processes that have them open"
                         )
                 block.ready_at = max((each.time for each in block.recorded), default=0.0)
                 self._cached.append(block)
@@ -349,6 +374,17 @@ class HostMemory:
         if not is_mapped(address, nbytes):
             self._problems.append(f"{nbytes} registered bytes were unmapped before unregistered")
         return 0
+
+
+def count_down(path: bytes, counter: int) -> None:
+    """As torch, which ignores that there is no such file, and can count below 0."""
+    try:
+        file = os.open(path, os.O_RDWR)
+    except OSError:
+        return
+    (count,) = COUNTER.unpack(os.pread(file, COUNTER.size, counter))
+    os.pwrite(file, COUNTER.pack((count - 1) % (1 << 64)), counter)
+    os.close(file)
 
 
 def _lock(file: int, kind: int, begin: int, nbytes: int) -> None:

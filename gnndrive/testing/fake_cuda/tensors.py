@@ -327,7 +327,7 @@ def creating(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 def reduce_tensor(tensor: torch.Tensor) -> Any:
     """`torch.multiprocessing.reductions.reduce_tensor` of a whole block of a fake GPU."""
     exported = _machine.memory.export(tensor.untyped_storage().data_ptr())
-    counter = b"counter", 0
+    counter = exported.path, exported.counter
     return rebuild_cuda_tensor, (
         CudaTensor, tensor.size(), tensor.stride(), tensor.storage_offset(), None, tensor.dtype,
         block_of(tensor).device, exported, tensor.nbytes, 0, False, *counter, b"event", True,
@@ -336,10 +336,11 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
 
 def rebuild_cuda_tensor(
     cls: Any, size: Any, stride: Any, offset: int, storage: Any, dtype: torch.dtype, device: int,
-    exported: Any, *rest: Any,
+    exported: Any, nbytes: int, begin: int, grad: bool, counter: bytes, at: int, event: bytes,
+    waits: bool,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.multiprocessing.reductions.rebuild_cuda_tensor`."""
-    base = torch.from_numpy(_machine.open(exported, device))
+    base = torch.from_numpy(_machine.open(exported, device, (counter, at)))
     with torch._C._DisableTorchDispatch():
         out = torch.empty(0, dtype=dtype).set_(base.untyped_storage(), offset, size, stride)
         made: torch.Tensor = torch.Tensor._make_subclass(CudaTensor, out)
