@@ -448,11 +448,12 @@ class TorchDriver(Driver):
             self._probe = torch.frombuffer(bytearray(said), dtype=torch.uint8).to(self.device)
             exported = []
             for each in (*memory, self._probe):
-                *given, counter, offset, event, waits = _reductions.reduce_tensor(each)[1]
+                *given, counter, offset, event, _ = _reductions.reduce_tensor(each)[1]
                 # Torch would keep the memory for each process that dies with it; see `Link`. It
                 # keeps it, too, if others count down from 0, so these are given no counter.
                 torch.UntypedStorage._release_ipc_counter_cuda(counter, offset)
-                exported.append((*given, NO_COUNTER, 0, event, waits))
+                exported.append((*given, NO_COUNTER, 0, event, False))
+            self._side.synchronize()  # instead of the event, which is this GPU's
         return said, exported
 
     def open(self, exported: Any) -> list[torch.Tensor]:

@@ -340,6 +340,7 @@ def rebuild_cuda_tensor(
     waits: bool,
 ) -> torch.Tensor:  # fmt: skip
     """`torch.multiprocessing.reductions.rebuild_cuda_tensor`."""
+    assert not waits, "CUDA may refuse an event of another GPU, and waits forever if it is gone"
     base = torch.from_numpy(_machine.open(exported, device, (counter, at)))
     with torch._C._DisableTorchDispatch():
         out = torch.empty(0, dtype=dtype).set_(base.untyped_storage(), offset, size, stride)
