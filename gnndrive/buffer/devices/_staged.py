@@ -138,6 +138,12 @@ class Driver(ABC):
         """Copy host tensors to the device, beside both streams; the compute stream waits for the
         copies. The tensors may be changed when this returns."""
 
+    def put(self, rows: torch.Tensor, into: torch.Tensor, places: Int32Array) -> None:
+        """The same into a tensor of `rows`: row i goes to row `places[i]`."""
+        there, index = self.copy([rows, torch.from_numpy(places).long()])
+        with self.computing():
+            into.index_copy_(0, index, there)
+
     @abstractmethod
     def computing(self) -> AbstractContextManager[object]:
         """A context in which torch works on the compute stream."""
@@ -396,9 +402,7 @@ class Staged(Device):
 
     def put(self, rows: torch.Tensor, into: torch.Tensor, places: Int32Array) -> None:
         """See `Device.put`."""
-        there, index = self.driver.copy([rows, torch.from_numpy(places).long()])
-        with self.driver.computing():
-            into.index_copy_(0, index, there)
+        self.driver.put(rows, into, places)
 
     def hand_over(self, batch: Any) -> None:
         """See `Driver.hand_over`."""

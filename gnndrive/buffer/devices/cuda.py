@@ -441,6 +441,13 @@ class TorchDriver(Driver):
             self._mover.pull(self._side, rows, into, self._there(moves))
             return self._record(self._side)
 
+    def put(self, rows: torch.Tensor, into: torch.Tensor, places: Int32Array) -> None:
+        """See `Driver.put`. The side stream may still use the memory for what had it before, if
+        nothing was pulled into it."""
+        with self._on():
+            self._compute.wait_event(self._record(self._side)[1])
+        super().put(rows, into, places)
+
     def export(self, memory: Sequence[torch.Tensor]) -> Any:
         """See `Device.export_slots`; torch can do it with memory of cudaMalloc, not of others."""
         with self._on(self._side):

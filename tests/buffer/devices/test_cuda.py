@@ -112,6 +112,16 @@ def test_a_batch_out_of_slots_on_the_host_does_not_wait_for_training(gpus):
 # ---- several GPUs
 
 
+def test_rows_are_put_behind_the_side_streams_use_of_their_memory(gpus):
+    device = Cuda(torch.device("cuda", 1))
+    slots, rows = fill(device.driver)
+    device.pull(slots, EVERY, device.rows(SLOTS, ROW_BYTES), EVERY)  # of a batch that is given up
+    into = device.rows(SLOTS, ROW_BYTES)  # the same memory
+    device.put(torch.from_numpy(rows), into, EVERY)
+    assert np.array_equal(into.cpu().numpy(), rows)
+    device.close()
+
+
 def test_every_call_names_its_gpu(gpus, driver):
     """The user's GPU is 1, that of a new thread is 0."""
 
