@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from gnndrive.buffer.devices._kernels import MoveKernel
 from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
 
 
@@ -43,6 +44,24 @@ def test_devices_do_not_mix(gpus: FakeCuda) -> None:
     assert (one + torch.tensor(1.0) + 1).tolist() == [3, 3, 3]
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
         torch.ones(1).to("cuda:2")
+
+
+@pytest.mark.parametrize("side", ["from", "into"])
+@pytest.mark.parametrize("row", [1, 2])
+def test_a_kernel_uses_what_is_allocated_or_registered(side: str, row: int) -> None:
+    outside = nullcontext() if row == 1 else pytest.raises(RuntimeError, match="illegal memory")
+    with fake_cuda(cupy=True) as gpus, outside:
+        import cupy
+
+        memory = mmap.mmap(-1, 3 * mmap.PAGESIZE)  # three rows, of which two are registered
+        begin = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+        gpus.host.register(begin, 2 * mmap.PAGESIZE)
+        there = torch.empty(2 * mmap.PAGESIZE, dtype=torch.uint8, device="cuda")
+        rows = torch.tensor([0, row], dtype=torch.int32, device="cuda")
+        numbers = rows.data_ptr()
+        into_row, from_row = (numbers, 0) if side == "into" else (0, numbers)
+        given = there.data_ptr(), into_row, begin, from_row, 2, mmap.PAGESIZE // 16
+        MoveKernel(cupy, torch.device("cuda", 0)).compile(16)((1,), (32,), given)
 
 
 @pytest.mark.parametrize("how", ["nothing", "event", "stream", "host", "query"])

@@ -154,9 +154,13 @@ def _move(
         # The kernel may be given where row 0 would be, before the memory that it reads.
         first = int(places.min())
         memory, places = values[side] + first * row_bytes, places - first
+        count = int(places.max()) + 1
         if (block := _block(machine, memory)) is not None:
             used[side].append((block, memory - block.address + places * row_bytes))
-        count = int(places.max()) + 1
+            if memory + count * row_bytes > block.address + len(block.memory):
+                raise cuda_error(700)
+        elif not machine.host.are_pinned(memory + places * row_bytes, row_bytes):
+            raise cuda_error(700)
         sides[side] = _bytes_at(memory, count * row_bytes).reshape(count, row_bytes), places
     (source, source_rows), (into, into_rows) = sides["from"], sides["into"]
     into[into_rows] = source[source_rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -228,6 +229,8 @@ class FakeCuda:
         self.call("call", "cudaIpcOpenMemHandle", device)
         if not self.ipc:
             raise cuda_error(1)
+        if exported.path.startswith(f"/proc/{os.getpid()}/".encode()):
+            raise cuda_error(201)
         return self.memory.open(exported, self.current_stream(device), counter)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:

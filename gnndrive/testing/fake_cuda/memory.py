@@ -350,9 +350,15 @@ class HostMemory:
 
     def is_pinned(self, address: int) -> bool:
         """Whether CUDA can copy from there asynchronously."""
+        return self.are_pinned(np.array([address]), 1)
+
+    def are_pinned(self, addresses: Int64Array, nbytes: int) -> bool:
+        """Whether the first and the last of so many bytes at each address are pinned."""
+        ends, found = addresses + nbytes - 1, [np.zeros((2, len(addresses)), np.bool_)]
         # Copies: the collector can run _unpin while this reads.
-        pinned = [*self._pinned.copy().items(), *self.registered.copy().items()]
-        return any(start <= address < start + size for start, size in pinned)
+        for start, size in [*self._pinned.copy().items(), *self.registered.copy().items()]:
+            found.append(np.array([(start <= n) & (n < start + size) for n in (addresses, ends)]))
+        return bool(np.any(found, 0).all())
 
     def register(self, address: int, nbytes: int) -> int:
         """See cudaHostRegister; a code."""

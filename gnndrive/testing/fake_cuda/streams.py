@@ -29,6 +29,7 @@ ERRORS = {
     1: "invalid argument",
     2: "out of memory",
     101: "invalid device ordinal",
+    201: "invalid device context",
     700: "an illegal memory access was encountered",
     400: "invalid resource handle",
     712: "part or all of the requested memory range is already mapped",
