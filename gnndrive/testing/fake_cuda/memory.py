@@ -257,12 +257,13 @@ class DeviceMemory:
     def empty_cache(self) -> None:
         """Give cached blocks back, after the streams of their `record_stream`."""
         self.collect()
-        for block in self._cached:
-            self._timeline.check_capture("cudaFree")
-            self._timeline.reached({}, block.ready_at)
-            self.counters[block.device].reserved -= len(block.memory)
-            self._give_back(block)
-        self._cached.clear()
+        with self._timeline.lock:
+            while self._cached:
+                self._timeline.check_capture("cudaFree")
+                block = self._cached.pop()
+                self._timeline.reached({}, block.ready_at)
+                self.counters[block.device].reserved -= len(block.memory)
+                self._give_back(block)
 
     def _give_back(self, block: Block) -> None:
         """As cudaFree; no other process may have it open."""
