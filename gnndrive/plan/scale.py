@@ -18,7 +18,7 @@ Graph, labels and splits are whole on every host, because every host samples. Wi
 also hold rows that arrive and rows that are sent (`exchange/items.py`). A step takes as long as its
 longest part: sample, disk, admit, net, gather, compute; on few processors, where parts wait for
 each other, up to the sum of them. Exchange pays only if the net takes less than the disk time that
-it saves. If the net takes longer than the disk, a cache of other hosts' rows may pay in each rank,
+it saves. If the net takes longer than the disk, a cache of other ranks' rows may pay in each rank,
 which leaves its buffer less: of b rows it asks for those that so large an LRU cache misses, and it
 copies these once more. Seconds of the other parts are those of `costs.py`.
 """
@@ -77,7 +77,7 @@ class Layout:
         received_bytes: bytes that arrive from other hosts in a step.
         seconds: what a step keeps busy for how long, by part; None: not known.
         refused: why it cannot work; empty: it can.
-        cache_bytes: of each rank, for rows of other hosts (`remote_cache=`).
+        cache_bytes: of each rank, for rows of other ranks (`remote_cache=`).
     """
 
     name: str
@@ -170,7 +170,7 @@ def _exchange(
     wanted: Mapping[str, float] = {each.name: loading.counts(each)[0] for each in tables}
     copies = 2 - 1 / hosts
     if cache_bytes:
-        asked = _missed(plan, loading, hosts, cache_bytes, whole)
+        asked = _missed(plan, loading, world, cache_bytes, whole)
         copies += (1 - 1 / hosts) * sum(asked.values()) / max(sum(wanted.values()), 1)
         wanted = asked
     received, net_s = _received(plan, cluster, wanted)
@@ -186,11 +186,11 @@ def _exchange(
 
 
 def _missed(
-    plan: Plan, loading: Loading, hosts: int, cache_bytes: int, whole: Sequence[TableShape]
+    plan: Plan, loading: Loading, world: int, cache_bytes: int, whole: Sequence[TableShape]
 ) -> dict[str, float]:
-    """Rows of a batch that a cache misses in which other hosts' rows lie: as many as one misses
-    that has all rows, and slots for all in proportion."""
-    of_all = cache_bytes * hosts // (hosts - 1)
+    """Rows of a batch that a rank's cache misses, in which the rows of all other ranks lie: as
+    many as one misses that has all rows, and slots for all in proportion."""
+    of_all = cache_bytes * world // (world - 1)
     slots = split_slots(of_all, whole, [SLOT_TABLE_BYTES + each.row_bytes for each in whole])
     pairs = zip(plan.tables, whole, slots, strict=True)
     tables = tuple(replace(own, rows=all.rows, slots=count) for own, all, count in pairs)

@@ -251,9 +251,9 @@ def test_a_cache_of_other_hosts_rows_is_proposed_where_the_net_is_slower_than_th
     _, _, exchange, cached = compared(given, Cluster(2, GIGABIT))
     assert cached.memory_bytes <= 2 * 10**9
     assert cached.expected_s < exchange.expected_s / 1.1
-    slots = cached.cache_bytes // (512 + 38)  # of a million rows, which lie at random
+    slots = cached.cache_bytes // (512 + 38)  # of the other three ranks' rows, used at random
     share = cached.received_bytes / exchange.received_bytes
-    assert share == pytest.approx(1 - slots / 10**6, abs=0.05)
+    assert share == pytest.approx(1 - slots / 1.5e6, abs=0.01)
 
 
 def test_a_step_takes_as_long_as_its_longest_part() -> None:

@@ -378,7 +378,7 @@ def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
     ]
     for cached in layouts[3:]:
         lines.append(
-            f"{cached.name}: each rank keeps rows of other hosts, so that exchange is "
+            f"{cached.name}: each rank keeps rows of other ranks, so that exchange is "
             f"{exchange.expected_s / cached.expected_s:.1f} times as fast; give the loader "
             f'`tuning=gnndrive.Tuning(remote_cache="{least_text(cached.cache_bytes)}")`'
         )
