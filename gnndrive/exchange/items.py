@@ -100,7 +100,9 @@ class Exchange:
         of = {each.name: _slot_bytes(each.row_bytes) for each in shape.tables}
         nbytes = sum(count * of[name] for name, count in kept.items())
         why = f"{slots:,} rows that other ranks own"
-        yield Item("remote rows", nbytes, why, life=Life.BUFFER, use=Use.FEATURES)
+        yield Item(
+            "remote rows", nbytes, why, life=Life.BUFFER, argument="remote_cache", use=Use.FEATURES
+        )
         why = f"where each of {rows:,} rows is among the remote rows"
         nbytes = MAPPING_BYTES * rows
         yield Item("remote mapping table", nbytes, why, life=Life.BUFFER, use=Use.FEATURES)

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from gnndrive.common.items import BATCH_SIZE
+from gnndrive.common.memory import exact_text
 from gnndrive.common.plugins import names
 from gnndrive.common.records import NodeKey
 from gnndrive.plan.drawn import of_seeds
@@ -27,7 +28,7 @@ Remedies: TypeAlias = Mapping[str, Sequence[tuple[Mapping[str, Any], Change]]]
 """By `Item.argument`: arguments of a loader (None: left out) and their change, the least first."""
 
 STAGES = ("samplers", "extracting_queue", "training_queue")
-OF_TUNING = ("io_depth", "topology")
+OF_TUNING = ("io_depth", "remote_cache", "topology")
 """Arguments that are given as those of `Tuning`."""
 NEAR = 4  # tries of one argument that come before changes of all
 
@@ -104,6 +105,7 @@ def remedies_of(request: PlanRequest) -> Remedies:
             if request.topologies.asked and request.topologies.plugins != (name,)
         ],
         "buffer": list(_without_buffer(request)),
+        "remote_cache": list(_with_less_cache(request)),
     }
 
 
@@ -128,6 +130,14 @@ def _with_topology(request: PlanRequest, name: str) -> PlanRequest:
 def _without_buffer(request: PlanRequest) -> Iterator[tuple[Mapping[str, Any], Change]]:
     if request.buffer is not None:
         yield {"buffer": None}, partial(replace, buffer=None)
+
+
+def _with_less_cache(request: PlanRequest) -> Iterator[tuple[Mapping[str, Any], Change]]:
+    exchange = request.exchange
+    if exchange is not None and exchange.kept_bytes:
+        for nbytes in (exchange.kept_bytes // 2, exchange.kept_bytes // 4, 0):
+            less = replace(exchange, kept_bytes=nbytes)
+            yield {"remote_cache": exact_text(nbytes)}, partial(replace, exchange=less)
 
 
 def _stages(request: PlanRequest) -> Iterator[tuple[Mapping[str, Any], Change]]:

@@ -13,7 +13,9 @@ from gnndrive.buffer.items import MAPPING_BYTES, SLOT_TABLE_BYTES
 from gnndrive.common import host_memory
 from gnndrive.common.items import Item, TableShape
 from gnndrive.common.memory import format_size, parse_size, size_or_none
+from gnndrive.common.owners import Owners
 from gnndrive.common.records import TopologyChoice
+from gnndrive.exchange.items import Exchange
 from gnndrive.plan.choice import make_planner
 from gnndrive.plan.host_level import NONE, PLACE_BYTES, HostLevel
 from gnndrive.plan.plan import (
@@ -406,6 +408,12 @@ def test_the_remedy_is_about_what_takes_most(request_for):
         make_planner(staged)
     with pytest.raises(ConfigError, match='is the item "live batches": give batch_size=1, or'):
         make_planner(replace(plain, memory=least_memory(plain) // 2))
+    (x,) = plain.tables
+    own = Exchange({x.name: Owners(x.rows, 2, 0)}, 0, range(2), {}, kept_bytes=8_000)
+    kept = replace(plain, exchange=own)
+    memory = least_memory(replace(kept, exchange=replace(own, kept_bytes=4_000)))
+    with pytest.raises(ConfigError, match=r"give tuning=Tuning\(remote_cache='4KB'\), or"):
+        make_planner(replace(kept, memory=memory))
 
 
 @pytest.mark.parametrize(
