@@ -138,9 +138,10 @@ class Exchanging:
         self.exchange = request.exchange
         self.foreseen = [name for name in self.exchange.owners if settings.foresees(name)]
         self._timeout_s = ranks.timeout_s or TIMEOUT_S
+        rows_max = batch_entries_max(request, request.bounds)
         needs: dict[str, Any] = {
             "the owners of rows": {n: repr(each) for n, each in self.exchange.owners.items()},
-            "the most rows of a batch": batch_entries_max(request),
+            "the most rows of a batch": rows_max,
             "tables whose next uses are known": self.foreseen,
         }
         places = stages.extracting_queue + stages.training_queue + SPARE_PLACES
@@ -173,7 +174,11 @@ class Exchanging:
                 raise
         wide = max(each.rows for each in self.exchange.owners.values()) >= 1 << 31
         places = max(each for _, each, _, _ in everyone)
-        self.shape = ArenaShape(places, batch_entries_max(request), wide)
+        self.shape = ArenaShape(places, rows_max, wide)
+        planned = zip(request.tables, batch_entries_max(request, request.planned), strict=True)
+        self.kept_slots = self.exchange.kept_slots(
+            [(each.name, each.file.row_bytes, most) for each, most in planned]
+        )
 
     def buffers(self, pool: BufferPool, device: Device, empty: Allocate) -> ExchangeBuffers:
         """Begin to serve the other ranks, in the loop thread."""
@@ -251,16 +256,12 @@ class ExchangeBuffers(RankBuffers):
                 send[place] = link.ask
             self._device, self._send = device, send
             by_place = [send[place] for place in sorted(send)]
-            sizes = [
-                (each.name, each.row_bytes, most)
-                for each, most in zip(tables, shape.rows_max, strict=True)
-            ]
             own = exchange.places[exchange.rank]
             kept = {
                 name: RemoteRows(
                     exchange.owners[name].rows, own, slots, row_bytes[name], self._copiers
                 )
-                for name, slots in exchange.kept_slots(sizes).items()
+                for name, slots in given.kept_slots.items()
             }
             self.buffer = ExchangedBuffer(
                 exchange.owners,

@@ -256,7 +256,7 @@ def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings |
         row_bytes=tuple(table.file.row_bytes for table in request.tables),
         slots=tuple(plan.slots for plan in settings.plan.tables),
         batch_rows_max=tuple(plan.batch_rows_max for plan in settings.plan.tables),
-        entries_max=batch_entries_max(request),
+        entries_max=batch_entries_max(request, request.bounds),
         places=stages.extracting_queue + stages.training_queue + SPARE_PLACES,
         device=name_of(request.device[0]),
         layout=name_of(settings.strategy.layout),

@@ -309,10 +309,9 @@ def _table_shape(
     )  # fmt: skip
 
 
-def batch_entries_max(request: PlanRequest) -> tuple[int, ...]:
-    """The most rows of each table that a batch can have by its fanout."""
-    bounds = request.bounds
-    shapes = (_table_shape(table, bounds, 0, bounds) for table in request.tables)
+def batch_entries_max(request: PlanRequest, size: Bounds) -> tuple[int, ...]:
+    """The most rows of each table that a batch of at most `size` can have."""
+    shapes = (_table_shape(table, size, 0, size) for table in request.tables)
     return tuple(each.batch_entries_max for each in shapes)
 
 

@@ -40,6 +40,7 @@ import torch.distributed as dist
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.buffer.devices.cuda import Cuda
+from gnndrive.buffer.items import SLOT_TABLE_BYTES
 from gnndrive.common.errors import GNNDriveError, LateError, PeerError
 from gnndrive.common.interrupts import deferred_interrupts
 from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
@@ -50,6 +51,7 @@ from gnndrive.host.turns import Turns
 from gnndrive.loader import exchanging, sharing
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
+from gnndrive.plan import choice
 from gnndrive.testing.fake_cuda import fake_cuda
 from tests.forked import Program, python_path
 from tests.given import moved
@@ -291,6 +293,18 @@ def once(rank: Rank, **arguments: Any) -> list[str]:
     """An epoch of one loader."""
     with loader(**arguments) as made:
         return [digest(batch) for batch in made]
+
+
+def keeping(rank: Rank, **arguments: Any) -> tuple[int, int]:
+    """Bytes for rows of other ranks: those that a loader takes, and those of its plan, which counts
+    batches no larger than those that were drawn."""
+    choices = patch.multiple(choice, HARDLY_MORE=0, HARDLY_MORE_BYTES=0)
+    with choices, loader(**arguments) as made:
+        (planned,) = (line.nbytes for line in made.plan().lines if line.what == "remote rows")
+        next(iter(made))
+        kept: Any = made._runtime._buffers.buffer._kept  # type: ignore[union-attr]
+        tables = [each.table for each in kept.values()]
+        return sum(n.slots * (SLOT_TABLE_BYTES + n.row_bytes) for n in tables), planned
 
 
 def exchanging_by_default(rank: Rank, strategies: list[str], **arguments: Any) -> list[bool]:

@@ -53,6 +53,13 @@ def test_several_tables_none_and_seed_edges(run, store, without_x, tmp_path_fact
     assert ended.results == [[dealt(epoch, 3)[rank] for epoch in whole] for rank in range(3)]
 
 
+def test_rows_of_other_ranks_take_what_the_plan_says(run, tmp_path):
+    store = gnndrive.from_data(make_data(), tmp_path / "types.gnn")
+    given = {"store": str(store.path), "input_nodes": "paper", "memory": "200MB", "buffer": "80KB"}
+    for taken, planned in run("keeping", 2, remote_cache="40KB", **given, **EXCHANGE).results:
+        assert taken == planned > 0
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_with_a_device_each(run, store, whole, world):
     """Rows leave the slots of their owners' devices, or stay in host memory in between."""
