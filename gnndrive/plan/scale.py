@@ -140,7 +140,9 @@ def layouts(
     found = [full, shards, exchange]
     if not exchange.refused and exchange.known.get(costs.NET, 0.0) > exchange.known[costs.DISK]:
         sizes = [int(share * exchange.memory_bytes) // plan.ranks for share in CACHE_SHARES]
-        tried = [of_owners(size // MB * MB) for size in sizes]
+        of_others = 1 - 1 / (hosts * plan.ranks)
+        most = int(of_others * sum(n.rows * (SLOT_TABLE_BYTES + n.row_bytes) for n in plan.tables))
+        tried = [of_owners(min(size, most) // MB * MB) for size in sizes]
         fitting = [each for each in tried if not each.refused and each.cache_bytes]
         if fitting:
             best = min(fitting, key=attrgetter("expected_s"))

@@ -254,6 +254,8 @@ def test_a_cache_of_other_hosts_rows_is_proposed_where_the_net_is_slower_than_th
     slots = cached.cache_bytes // (512 + 38)  # of the other three ranks' rows, used at random
     share = cached.received_bytes / exchange.received_bytes
     assert share == pytest.approx(1 - slots / 1.5e6, abs=0.01)
+    *_, cached = compared(replace(given, nodes=200_000), Cluster(2, GIGABIT))
+    assert cached.cache_bytes == 82_000_000 <= 150_000 * (512 + 38), "there are no more rows"
 
 
 def test_a_step_takes_as_long_as_its_longest_part() -> None:
