@@ -420,6 +420,8 @@ class Assembly:
         wanted: bool | str = self.own["exchange"]
         if wanted != "auto":
             return wanted
+        if any(table.parts is not None for table in self.collate.tables):
+            return True
         ranks, gpus = self.ranks, find("devices", self.device[0]).pulls
         near = gpus and ranks.group is not None and ranks.on_host == ranks.world
         return self.strategy.exchange and near and not self._alone

@@ -104,6 +104,8 @@ def _check_parts(
             f"{store.lacking(table)}, which ranks cannot send to each other, because {why_not}: "
             "change that, or use the whole store"
         )
+    if wanted is False:
+        raise ConfigError(f"exchange=False: {store.lacking(table)}: leave it out")
     if wanted == STRIDE:
         raise ConfigError(
             f"exchange={wanted!r}: {store.path} is a part of a store that was divided in stretches:"

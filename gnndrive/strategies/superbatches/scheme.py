@@ -120,8 +120,7 @@ class AheadScheme(Scheme):
         """See `Scheme.ahead`."""
         asked, store = self.strategy.superbatch, assembly.store
         # The owner of a row has codes of 16 bits for the batches of all ranks.
-        exchange = assembly.exchange or store.info.shard is not None
-        longest = SUPERBATCH_MAX // (assembly.ranks.world if exchange else 1)
+        longest = SUPERBATCH_MAX // (assembly.ranks.world if assembly.exchange else 1)
         folder = self.strategy.folder_in(store.path)
         try:
             batches = assembly.steps()

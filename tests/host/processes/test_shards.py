@@ -48,8 +48,8 @@ def test_parts_that_do_not_belong_together(run, store, tmp_path):
     halves, thirds = (parts(store, tmp_path / str(hosts), hosts) for hosts in (2, 3))
     asked = [
         ("store", halves[0], halves[0]), ("store", halves[0], str(store.path)),
-        ("store", halves[0], thirds[1]), ("exchange", False, "stride"), ("in_order", True, False),
-        ("attrs", None, ["y"]),
+        ("store", halves[0], thirds[1]), ("exchange", True, "stride"), ("exchange", False, "auto"),
+        ("in_order", True, False), ("attrs", None, ["y"]),
     ]  # fmt: skip
     ended = run("differing", 2, store=halves, asked=asked, hosts=["first", "second"])
     reasons = [
@@ -57,6 +57,7 @@ def test_parts_that_do_not_belong_together(run, store, tmp_path):
         "the number of parts of it is 2 on rank 0 and None on rank 1",
         "the number of parts of it is 2 on rank 0 and 3 on rank 1",
         "part of a store that was divided in stretches: leave it out",
+        "of the 130 rows of nodes/x: leave it out",
         "rows of nodes/x, which ranks cannot send to each other, because in_order=False: change",
         "the rows that are exchanged is ['nodes/x'] on rank 0 and [] on rank 1",
     ]
