@@ -119,9 +119,11 @@ class ExchangedBuffer:
             has joined.
         epoch: the number of the newest one.
         taken: how many of its batches the user has got; infinity: all. 0 while it asks for one.
+        blamed: because of which rank the user has got none, until it asks again; −1: of none.
     """
 
     taken: float = 0
+    blamed = -1
     epoch = -1
     missing_share = 1.0
     valid_when_granted = True
@@ -154,7 +156,7 @@ class ExchangedBuffer:
     def begin_epoch(self) -> None:
         """The rank begins its next epoch."""
         self.epoch += 1
-        self.taken = 0
+        self.taken, self.blamed = 0, -1
         self._not_copied.clear()
         if self._foreseen:  # the owner numbers the batches of all ranks (`Group`)
             first = (self.epoch << STEP_BITS) + self._rank

@@ -201,7 +201,12 @@ class Link:
         receive: gets a message in the event loop: whether it is for the owner of rows, the message,
             and what comes with it.
         ended: gets in the event loop why the connection has ended; None: by a goodbye.
+
+    Attributes:
+        blamed: because of which rank the other one has said goodbye; −1: of none.
     """
+
+    blamed = -1
 
     def __init__(
         self, sock: socket.socket, rank: int, timeout_s: float, ids_max: int, wide: bool,
@@ -311,7 +316,7 @@ class Link:
         elif nbytes:
             raise LinkError(f"{message.kind.name} has {nbytes:,} bytes too many")
         if message.kind is Kind.BYE:
-            self._goodbye = True
+            self._goodbye, self.blamed = True, message.a
             return True  # the rank closes its end when this one is closed
         self._call_in_loop(self._receive, whom == OWNER, message, asked)
         return True
@@ -392,11 +397,12 @@ class Link:
 
     # ---- the end ----
 
-    def say_goodbye(self) -> None:
-        """Tell the other rank that this one leaves; it may send what it has begun."""
+    def say_goodbye(self, blamed: int = -1) -> None:
+        """Tell the other rank that this one leaves, and because of which rank, if it is not −1; it
+        may send what it has begun."""
         if not self._closing:
             self._closing = True
-            self._waiting.put((OWNER, Message(Kind.BYE), ()))
+            self._waiting.put((OWNER, Message(Kind.BYE, a=blamed), ()))
             self._waiting.put(None)
 
     async def aclose(self) -> None:

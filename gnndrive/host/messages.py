@@ -46,7 +46,7 @@ class Kind(IntEnum):
     RELEASE_TAIL = 5  # the rows of table `a` from number `b` on have been gathered
     RELEASE = 6  # all rows of a batch that was READY have been gathered
     END = 7  # the rank has ended the epoch; LEFT answers for each of its batches
-    BYE = 8  # the rank will disconnect
+    BYE = 8  # the rank will disconnect; an exchange: because of rank `a`, if that is not −1
     ASK = 9  # answered by AWAITED
     AWAY = 10  # the user has taken `step` batches and waits in exchange `a`; to all, from rank `b`
     PASSED = 11  # to rank `a`, from rank `b`, whose user passes what the other has said in AWAY

@@ -43,6 +43,7 @@ STRIDE = "stride"
 CLOSED = (
     "has closed its loader or left it in the middle of an epoch, and owns rows that this one needs"
 )
+BLAMED = "is late, has closed its loader or has died, says rank {}, which has closed its own"
 BEHIND = (
     "closing this loader waits, for at most {timeout:g} s, until ranks {ranks} have as many "
     "batches of the epoch: have them ask for these, or close their loaders"
@@ -340,6 +341,16 @@ class ExchangeBuffers(RankBuffers):
         """See `RankBuffers`; whom `ExchangedBuffer.awaited` asks."""
         return f"rank {self._places.index(self.buffer.late)} does"
 
+    async def _awaited(self) -> int:
+        self.buffer.blamed = self._places.index(self.buffer.late)
+        self.buffer.blamed = await super()._awaited()
+        return self.buffer.blamed
+
+    @property
+    def _blamed(self) -> int:
+        broken = self.buffer.broken
+        return broken.rank if isinstance(broken, PeerError) else self.buffer.blamed
+
     @property
     def settings(self) -> RuntimeSettings:  # type: ignore[override]
         """See `Buffers.settings`."""
@@ -391,8 +402,14 @@ class ExchangeBuffers(RankBuffers):
             return
         self._share.askers[rank].leave(lost=why is not None)
         self._pulls.shut(rank)
-        said = CLOSED if why is None else f"has died, was killed or cannot be reached ({why})"
-        self.buffer.lose(self._places[rank], PeerError(rank, said))
+        blamed = self._links[rank].blamed
+        if why is not None:
+            error = PeerError(rank, f"has died, was killed or cannot be reached ({why})")
+        elif blamed in self._links and blamed != rank:
+            error = PeerError(blamed, BLAMED.format(rank))
+        else:  # it blames none, itself or this one
+            error = PeerError(rank, CLOSED)
+        self.buffer.lose(self._places[rank], error)
 
     # ---- what the runtime calls ----
 
@@ -426,8 +443,9 @@ class ExchangeBuffers(RankBuffers):
             self._taking_own.cancel()
             await asyncio.wait([self._taking_own])
             await self._pulls.aclose()  # before the others hear that their slots are not used
+            blamed = self._blamed
             for link in self._links.values():
-                link.say_goodbye()
+                link.say_goodbye(blamed)
             await self._share.aclose()
             await asyncio.gather(*(link.aclose() for link in self._links.values()))
             self._pool.give(self._own)

@@ -184,7 +184,8 @@ class BatchIterator(Iterator[Any]):
         if (shared := self._shared) is not None:
             self._user = threading.get_ident()
             if isinstance(shared, ExchangedBuffer) and not self._closed:
-                shared.taken = 0  # it may be an error, after which no rank is waited for
+                # It may be an error, after which no rank is waited for.
+                shared.taken, shared.blamed = 0, -1
             if shared.ask_for(self._yielded, self._ranks.history.exchanges):
                 self._runtime.loop_thread.call_soon(shared.say_passed)
         return not self._closed

@@ -335,7 +335,7 @@ class RankBuffers(Buffers):
         """See `Buffers.late_reason`."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                rank = await self.buffer.awaited()
+                rank = await self._awaited()
         except TimeoutError:
             return f"{self.owner} not answer; it may be stopped, or short of memory"
         except GNNDriveError as error:
@@ -346,6 +346,9 @@ class RankBuffers(Buffers):
             f"rank {rank} has not taken its turn; it may be stopped or slow, or take batches of "
             "another loader, which all ranks have to do in the same order"
         )
+
+    async def _awaited(self) -> int:
+        return await self.buffer.awaited()
 
 
 class HostBuffers(RankBuffers):

@@ -18,6 +18,7 @@ from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import Kind, Message, error_text
 from gnndrive.loader import exchanging
 from gnndrive.loader.exchanging import ExchangeBuffers
+from gnndrive.loader.iterator import BatchIterator
 from gnndrive.loader.sharing import RankBuffers
 
 
@@ -115,6 +116,53 @@ def test_of_several_ranks_that_are_lost_the_first_is_named():
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("late", "broken", "says"),
+    [
+        (2, None, "rank 2 is late, has closed its loader or has died, says rank 1, which"),
+        (0, PeerError(3), "rank 3 is late"),
+        (-1, None, "rank 1 has closed its loader"),
+        (0, None, "rank 1 has closed its loader"),  # the one that is told is late
+        (1, None, "rank 1 has closed its loader"),  # it is late itself
+    ],
+)
+def test_a_rank_that_closes_because_of_another_names_it(late, broken, says):
+    async def main():
+        found, links = asyncio.Queue(), []
+        closes = SimpleNamespace(buffer=SimpleNamespace(blamed=late, broken=broken))
+        asker = SimpleNamespace(leave=lambda lost: None)
+        told = SimpleNamespace(
+            _closed=False, _rank=0, _places=[0, 1], _share=SimpleNamespace(askers=[asker] * 2),
+            _pulls=SimpleNamespace(shut=lambda rank: None),
+            buffer=SimpleNamespace(lose=lambda place, error: found.put_nowait(error)),
+        )  # fmt: skip
+        ends = [partial(ExchangeBuffers._ended, told, 1), lambda why: None]
+        for rank, sock in enumerate(connected()):
+            links.append(Link(sock, 1 - rank, 60, 0, False, [], {}, None, None, ends[rank]))
+            links[-1].start()
+        told._links = dict.fromkeys((1, 2, 3), links[0])
+        links[1].say_goodbye(ExchangeBuffers._blamed.fget(closes))
+        links[0].say_goodbye()
+        async with asyncio.timeout(5):
+            assert str(await found.get()).startswith(says)
+        for link in links:
+            await link.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_rank_that_was_late_is_not_blamed_once_the_user_asks_again():
+    buffer = ExchangedBuffer({}, {}, ArenaShape(1, ()), [lambda *sent: None])
+    asks = SimpleNamespace(
+        _runtime=SimpleNamespace(check_caller=int), _tell=int, _shared=buffer, _closed=False,
+        _yielded=1, _ranks=SimpleNamespace(history=SimpleNamespace(exchanges=0)),
+    )  # fmt: skip
+    for again in (partial(BatchIterator._ask, asks), buffer.begin_epoch):
+        buffer.blamed = 1
+        again()
+        assert buffer.blamed == -1
+
+
 def test_closing_tells_whom_it_waits_for(monkeypatch):
     monkeypatch.setattr(exchanging, "TELL_S", 0)
 
@@ -180,5 +228,5 @@ def test_a_rank_that_is_lost_while_a_batch_is_late_is_named():
     async def awaited():
         raise PeerError(1, "cannot be reached")
 
-    waits = SimpleNamespace(buffer=SimpleNamespace(awaited=awaited), _rank=0, owner="")
+    waits = SimpleNamespace(_awaited=awaited, _rank=0, owner="")
     assert "rank 1 cannot be reached" in asyncio.run(RankBuffers.late_reason(waits))
