@@ -29,7 +29,6 @@ from gnndrive.testing.fake_cuda.streams import (
     FakeStream,
     Timeline,
     cuda_error,
-    merge,
 )
 
 LOGGED_MAX = 200_000
@@ -200,7 +199,7 @@ class FakeCuda:
             code, thread.last_error = thread.last_error, 0
             raise cuda_error(code)
         with self.timeline.lock:
-            merge(stream.clock, self.timeline.host)
+            self.timeline.merge(stream.clock, self.timeline.host)
             stream.clock[stream.number] = stream.clock.get(stream.number, 0) + 1
             stream.time = max(stream.time, self.timeline.now) + seconds
             for blocks, writing in ((reads, False), (writes, True)):

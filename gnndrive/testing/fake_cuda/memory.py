@@ -23,7 +23,7 @@ import torch
 
 from gnndrive.common.io.direct_file import Bytes, whole_pages
 from gnndrive.common.records import Int64Array
-from gnndrive.testing.fake_cuda.streams import Clock, FakeStream, Timeline
+from gnndrive.testing.fake_cuda.streams import FakeStream, Timeline
 
 ROUND_BYTES = 512  # as torch's allocator rounds
 ALIGNED_BYTES = 4096
@@ -73,6 +73,14 @@ class Exported:
     counter: int
 
 
+class Lent(weakref.ref[Any]):
+    """A reference to an array over the memory of `block`. What it calls at the array's end has to
+    be in C: Python drops a Ctrl-C that comes in a function of its own there."""
+
+    __slots__ = ("block",)
+    block: Any
+
+
 @dataclass(eq=False)
 class Block:
     """Memory of a device.
@@ -84,6 +92,7 @@ class Block:
         accesses: what was done to it and is not known to have ended.
         ready_at: virtual time at which it may be given out again.
         counter: of memory that was exported; see `Exported`.
+        lent: the array over it.
     """
 
     memory: Bytes
@@ -93,6 +102,7 @@ class Block:
     accesses: list[Access] = field(default_factory=list)
     ready_at: float = 0.0
     counter: int | None = None
+    lent: Lent | None = None
 
     @property
     def address(self) -> int:
@@ -136,7 +146,6 @@ class DeviceMemory:
         self._blocks: dict[int, Block] = {}  # in use, by address
         self._places: dict[int, int] = {}  # in the file, by address
         self._cached: list[Block] = []
-        self._freed: deque[tuple[Block, Clock, Clock]] = deque()
         self._file, self._file_bytes = os.memfd_create("fake GPUs"), 0
         weakref.finalize(self, os.close, self._file)
 
@@ -160,7 +169,8 @@ class DeviceMemory:
             block.memory[:] = POISON
         self._blocks[block.address] = block
         array = block.memory[:size]
-        weakref.finalize(array, self._let_go, block)
+        block.lent = Lent(array, self._timeline.returned.append)
+        block.lent.block = block
         return array
 
     def _cached_block(self, size: int, stream: FakeStream) -> Block | None:
@@ -225,15 +235,12 @@ class DeviceMemory:
         weakref.finalize(array, shut)
         return array
 
-    def _let_go(self, block: Block) -> None:
-        """Called by a finalizer in any thread: only notes what is known now."""
-        self._freed.append((block, dict(block.stream.clock), dict(self._timeline.host)))
-
     def collect(self) -> None:
         """Put blocks that were freed into the cache."""
         with self._timeline.lock:
-            while self._freed:
-                block, clock, host = self._freed.popleft()
+            self._timeline.note_freed()
+            while self._timeline.freed:
+                block, clock, host = self._timeline.freed.popleft()
                 del self._blocks[block.address]
                 self.counters[block.device].allocated -= len(block.memory)
                 for each in block.accesses:
@@ -325,12 +332,14 @@ class HostMemory:
         self.registered_bytes_max = 1 << 40
         self._problems = problems
         self._cached: dict[int, list[Bytes]] = {}
-        self._pinned: dict[int, int] = {}
+        self._pinned: dict[int, Lent] = {}
+        self._returned: deque[Lent] = deque()
 
     def pin(self, tensor: torch.Tensor, made: Any) -> torch.Tensor:
         """A copy of a host tensor in pinned memory; `made()` is called if the cache has none."""
         nbytes = tensor.numel() * tensor.itemsize
         size = 1 << max(nbytes - 1, 1).bit_length()
+        self._collect()
         cached = self._cached.setdefault(size, [])
         if cached:
             memory = cached.pop()
@@ -340,14 +349,16 @@ class HostMemory:
             self.pinned_bytes += size
         array = memory[:]
         address = int(array.ctypes.data)
-        self._pinned[address] = size
-        weakref.finalize(array, self._unpin, memory, address)
+        self._pinned[address] = lent = Lent(array, self._returned.append)
+        lent.block = memory
         out = torch.from_numpy(array)[:nbytes].view(tensor.dtype).view(tensor.shape)
         return out.copy_(tensor.detach())
 
-    def _unpin(self, memory: Bytes, address: int) -> None:
-        self._pinned.pop(address, None)
-        self._cached[len(memory)].append(memory)
+    def _collect(self) -> None:
+        while self._returned:
+            memory = self._returned.popleft().block
+            self._pinned.pop(int(memory.ctypes.data), None)
+            self._cached[len(memory)].append(memory)
 
     def is_pinned(self, address: int) -> bool:
         """Whether CUDA can copy from there asynchronously."""
@@ -356,8 +367,9 @@ class HostMemory:
     def are_pinned(self, addresses: Int64Array, nbytes: int) -> bool:
         """Whether the first and the last of so many bytes at each address are pinned."""
         ends, found = addresses + nbytes - 1, [np.zeros((2, len(addresses)), np.bool_)]
-        # Copies: the collector can run _unpin while this reads.
-        for start, size in [*self._pinned.copy().items(), *self.registered.copy().items()]:
+        self._collect()
+        pinned = [(start, len(each.block)) for start, each in self._pinned.copy().items()]
+        for start, size in [*pinned, *self.registered.copy().items()]:  # others may add some
             found.append(np.array([(start <= n) & (n < start + size) for n in (addresses, ends)]))
         return bool(np.any(found, 0).all())
 

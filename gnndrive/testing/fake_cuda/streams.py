@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -49,13 +50,6 @@ def cuda_error(code: int, detail: str = "") -> RuntimeError:
     return error
 
 
-def merge(into: Clock, other: Clock) -> None:
-    """Let `into` know what `other` knows."""
-    for stream, count in other.items():
-        if into.get(stream, 0) < count:
-            into[stream] = count
-
-
 @dataclass
 class Thread(threading.local):
     """What CUDA and torch keep for each host thread.
@@ -83,6 +77,8 @@ class Timeline:
         graphs: captures under way.
         sync_debug: as of `torch.cuda.set_sync_debug_mode`: 0, 1 or 2.
         numbers: of new streams.
+        returned: references to memory that was freed; see `Lent`.
+        freed: its blocks, each with what its stream and the host threads knew then.
     """
 
     def __init__(self) -> None:
@@ -93,6 +89,22 @@ class Timeline:
         self.graphs: list[FakeGraph] = []
         self.sync_debug = 0
         self.numbers = itertools.count(1)
+        self.returned: deque[Any] = deque()
+        self.freed: deque[tuple[Any, Clock, Clock]] = deque()
+
+    def merge(self, into: Clock, other: Clock) -> None:
+        """Let `into` know what `other` knows."""
+        self.note_freed()
+        for stream, count in other.items():
+            if into.get(stream, 0) < count:
+                into[stream] = count
+
+    def note_freed(self) -> None:
+        """Note what is known now, as it was when memory was freed."""
+        while self.returned:
+            block = self.returned.popleft().block
+            block.lent = None  # no cycle
+            self.freed.append((block, dict(block.stream.clock), dict(self.host)))
 
     def check_capture(self, what: str) -> None:
         """Refuse a call that is unsafe during a capture, by the rules of
@@ -108,7 +120,7 @@ class Timeline:
         """A host thread has waited for work that ends at `time`."""
         with self.lock:
             self.now = max(self.now, time)
-            merge(self.host, clock)
+            self.merge(self.host, clock)
 
     def has_ended(self, clock: Clock, time: float) -> bool:
         """Whether work that ends at `time` has ended, as a query finds out."""
@@ -116,7 +128,7 @@ class Timeline:
             self.now += QUERY_S
             if time > self.now:
                 return False
-            merge(self.host, clock)
+            self.merge(self.host, clock)
             return True
 
 
@@ -154,7 +166,7 @@ class FakeStream:
                     self.graph.broken = "it waits for work outside of it"
                     raise cuda_error(ISOLATION)
                 self.graph = event.graph
-            merge(self.clock, event.clock)
+            self._machine.timeline.merge(self.clock, event.clock)
             self.time = max(self.time, event.time)
 
     def wait_stream(self, stream: FakeStream) -> None:
@@ -212,7 +224,7 @@ class FakeEvent:
             )
         self._machine.call("record", "event", stream.device.index, stream)
         with self._machine.timeline.lock:
-            merge(stream.clock, self._machine.timeline.host)
+            self._machine.timeline.merge(stream.clock, self._machine.timeline.host)
             self._device, self.clock, self.graph = stream.device, dict(stream.clock), stream.graph
             self.time = max(stream.time, self._machine.timeline.now)
 
