@@ -107,13 +107,8 @@ class Exchange:
         nbytes = MAPPING_BYTES * rows
         yield Item("remote mapping table", nbytes, why, life=Life.BUFFER, use=Use.FEATURES)
         why = f"which remote rows {shape.queued} batches hold or ask for"
-        nbytes = held_bytes(shape)
+        nbytes = (_KEPT_BYTES * shape.queued + _KEEPING_BYTES) * shape.entries
         yield Item("held remote rows", nbytes, why, life=Life.EPOCH)
-
-
-def held_bytes(shape: Shape) -> int:
-    """Bytes of the numbers of remote rows that a rank's batches hold or ask for."""
-    return (_KEPT_BYTES * shape.queued + _KEEPING_BYTES) * shape.entries
 
 
 def _slot_bytes(row_bytes: int) -> int:
