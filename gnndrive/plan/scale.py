@@ -17,10 +17,11 @@ missing in the feature buffer. On one host, per step:
 Graph, labels and splits are whole on every host, because every host samples. With exchange, ranks
 also hold rows that arrive and rows that are sent (`exchange/items.py`). A step takes as long as its
 longest part: sample, disk, admit, net, gather, compute; on few processors, where parts wait for
-each other, up to the sum of them. Exchange pays only if the net takes less than the disk time that
-it saves. If the net takes longer than the disk, a cache of other ranks' rows may pay in each rank,
-which leaves its buffer less: of b rows it asks for those that so large an LRU cache misses, and it
-copies these once more. Seconds of the other parts are those of `costs.py`.
+each other, up to the sum of them. Exchange pays if its step takes less than with full copies: that
+depends on the disk time that it saves, and what the net takes. If the net takes longer than the
+disk, a cache of other ranks' rows may pay in each rank, which leaves its buffer less: of b rows it
+asks for those that so large an LRU cache misses, and it copies these once more. Seconds of the
+other parts are those of `costs.py`.
 """
 
 from __future__ import annotations

@@ -86,6 +86,13 @@ def test_several_hosts_are_compared(gnndrive, planted):
     assert "exchange does not pay" in out
 
 
+def test_exchange_pays_if_its_step_takes_less(gnndrive):
+    words = ("plan", *SKETCH, "--memory", "600MB", "--hosts", "2", "--net")
+    assert "\nexchange pays: of a step" in gnndrive(*words, "10Gbit").out
+    slow = gnndrive(*words, "500Mbit").out
+    assert re.search("\nexchange does not pay: .*\nwith cache it does not pay either: ", slow)
+
+
 def test_a_graph_that_is_not_there(gnndrive):
     words = ("--memory", "400MB", "--hosts", "2", "--net", "10Gbit", "--seeds", "100K")
     out = gnndrive("plan", *SKETCH, *words, "-v").out

@@ -366,19 +366,20 @@ def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
 
 
 def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
-    """Exchange pays only if the net takes less than the disk time that it saves."""
+    """Exchange pays if a step takes less than with full copies."""
     full, exchange = layouts[0], layouts[2]
     if exchange.refused:
         return []
     saved, net = full.known[costs.DISK] - exchange.known[costs.DISK], exchange.known[costs.NET]
-    pays = "pays" if net < saved else "does not pay"
+    pays = "pays" if exchange.expected_s < full.expected_s else "does not pay"
     lines = [
-        f"exchange {pays}: it takes {duration(net)} of the net a step and saves "
+        f"exchange {pays}: of a step it takes {duration(net)} of the net and saves "
         f"{duration(max(saved, 0))} of the disk"
     ]
     for cached in layouts[3:]:
+        pays = "pays" if cached.expected_s < full.expected_s else "does not pay either"
         lines.append(
-            f"{cached.name}: each rank keeps rows of other ranks, so that exchange is "
+            f"{cached.name} it {pays}: each rank keeps rows of other ranks, so that it is "
             f"{exchange.expected_s / cached.expected_s:.1f} times as fast; give the loader "
             f'`tuning=gnndrive.Tuning(remote_cache="{least_text(cached.cache_bytes)}")`'
         )
