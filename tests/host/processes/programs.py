@@ -82,6 +82,9 @@ class Starter:
             `statuses`: the exit status of each rank; −N: signal N has killed it.
             `orphans`: the exit statuses of other processes that outlived their parents.
         """
+        # A rank that ended with an error may have left how to reach it.
+        for path in (folder / "rendezvous", *folder.glob("result-*")):
+            path.unlink(missing_ok=True)
         asked = {"program": program, "world": world, "folder": str(folder), "given": arguments}
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         if not select.select([self._process.stdout], [], [], LIMIT_S)[0]:
