@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from gnndrive.exchange.exchanged_buffer import ExchangedBuffer
 from gnndrive.exchange.links import Link, Meeting
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import Kind, Message, error_text
-from gnndrive.loader import exchanging
+from gnndrive.loader import exchanging, sharing
 from gnndrive.loader.exchanging import ExchangeBuffers
 from gnndrive.loader.iterator import BatchIterator
 from gnndrive.loader.sharing import RankBuffers
@@ -129,7 +130,12 @@ def test_of_several_ranks_that_are_lost_the_first_is_named():
 def test_a_rank_that_closes_because_of_another_names_it(late, broken, says):
     async def main():
         found, links = asyncio.Queue(), []
-        closes = SimpleNamespace(buffer=SimpleNamespace(blamed=late, broken=broken))
+        closes = SimpleNamespace(
+            _closed=False, _taking_own=asyncio.create_task(asyncio.sleep(0)), _pulls=AsyncMock(),
+            _share=AsyncMock(), _pool=Mock(drain=AsyncMock()), _own=None,
+            buffer=SimpleNamespace(blamed=late, broken=broken),
+        )  # fmt: skip
+        closes._blamed = ExchangeBuffers._blamed.fget(closes)
         asker = SimpleNamespace(leave=lambda lost: None)
         told = SimpleNamespace(
             _closed=False, _rank=0, _places=[0, 1], _share=SimpleNamespace(askers=[asker] * 2),
@@ -141,14 +147,27 @@ def test_a_rank_that_closes_because_of_another_names_it(late, broken, says):
             links.append(Link(sock, 1 - rank, 60, 0, False, [], {}, None, None, ends[rank]))
             links[-1].start()
         told._links = dict.fromkeys((1, 2, 3), links[0])
-        links[1].say_goodbye(ExchangeBuffers._blamed.fget(closes))
-        links[0].say_goodbye()
-        async with asyncio.timeout(5):
+        closes._links = {0: links[1]}
+        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+            tasks.create_task(ExchangeBuffers.drain(closes))
             assert str(await found.get()).startswith(says)
-        for link in links:
-            await link.aclose()
+            await links[0].aclose()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("turn", "blamed"), [(2, 2), (-1, -1), (None, 3)])
+def test_the_rank_whose_turn_it_is_or_that_does_not_say_is_blamed(monkeypatch, turn, blamed):
+    async def awaited():
+        return await asyncio.Event().wait() if turn is None else turn
+
+    monkeypatch.setattr(sharing, "ANSWER_S", 0 if turn is None else 5)
+    waits = ExchangeBuffers.__new__(ExchangeBuffers)
+    waits.buffer, waits._places = SimpleNamespace(late=1, awaited=awaited), [0, 2, 3, 1]
+    waits._rank = 0
+    reason = asyncio.run(waits.late_reason())
+    assert waits.buffer.blamed == blamed
+    assert f"rank {blamed} " in reason or blamed == -1
 
 
 def test_a_rank_that_was_late_is_not_blamed_once_the_user_asks_again():
