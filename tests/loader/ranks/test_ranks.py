@@ -310,6 +310,9 @@ def test_a_plan_for_hosts_has_the_memory_of_ranks_that_exchange(make, as_rank):
         return exchanging(exchange)
 
     layouts(planner, keep, loading, Cluster(2, net_bytes_s=1.0), 10**9)
+    of_two = plan_for_ranks(make(**given), 2, True).exchanging(asked[0]).plan()
+    copies = {line.what: line.copies for line in of_two.lines}
+    assert (copies["feature buffer"], copies["index pointers"]) == (2, 1), "they share the graph"
     as_rank(1, 2, group=object())
     for cache in (0, 20_000):
         ranked = make(**given, ranks=True, tuning=Tuning(exchange=True, remote_cache=cache))
